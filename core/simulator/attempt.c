@@ -28,13 +28,29 @@ static const char *prefill_leg(const bt_sim_job_t *job)
     return is_alone(job) ? "single" : "prefill";
 }
 
+bool bt_sim_is_on(const bt_sim_flight_t *f, unsigned engine)
+{
+    switch (f->stage) {
+    case BT_SIM_INTAKE:
+        return false;
+    case BT_SIM_PROMPT:
+        return f->job.prefill == engine;
+    case BT_SIM_ANSWER:
+        return f->job.decode == engine;
+    case BT_SIM_AWAITED:
+    case BT_SIM_MOVING:
+        break;
+    }
+    return f->job.prefill == engine || f->job.decode == engine;
+}
+
 /* ---- legs ---- */
 
 static bool enter(bt_sim_run_t *r, bt_sim_leg_t *leg, bt_worker_t *w)
 {
     if (!bt_breaker_enter(&w->breaker, bt_sim_now_ms(r), &leg->is_probe))
         return false;
-    leg->worker = w;
+    leg->worker = bt_worker_ref(w);
     return true;
 }
 
@@ -43,6 +59,7 @@ static void settle_well(bt_sim_leg_t *leg)
     bt_ledger_release(&leg->load);
     if (leg->worker != NULL)
         bt_breaker_success(&leg->worker->breaker, leg->is_probe);
+    bt_worker_unref(leg->worker);
     leg->worker = NULL;
 }
 
@@ -53,6 +70,7 @@ static void settle_failed(bt_sim_run_t *r, bt_sim_leg_t *leg, const bt_worker_t 
         (void) bt_breaker_failure(&leg->worker->breaker, leg->is_probe, bt_sim_now_ms(r));
     else if (leg->worker != NULL)
         bt_breaker_innocent(&leg->worker->breaker, leg->is_probe);
+    bt_worker_unref(leg->worker);
     leg->worker = NULL;
 }
 
@@ -67,6 +85,26 @@ static bool enter_both(bt_sim_run_t *r, bt_sim_flight_t *f)
         return true;
     settle_failed(r, &f->prefill, NULL);
     return false;
+}
+
+/* ---- counted, for the advisor ---- */
+
+static void count(_Atomic uint64_t *counter, uint64_t more)
+{
+    atomic_fetch_add_explicit(counter, more, memory_order_relaxed);
+}
+
+static void count_prompt(bt_worker_t *w, const bt_sim_job_t *job)
+{
+    count(&w->legs_total[0][0], 1);
+    count(&w->prompt_tokens_total, job->request->input);
+    count(&w->cached_tokens_total, job->cached);
+}
+
+static void count_answer(bt_worker_t *w, const bt_sim_job_t *job)
+{
+    count(&w->legs_total[is_alone(job) ? 2 : 1][0], 1);
+    count(&w->output_tokens_total, job->request->output);
 }
 
 /* ---- ends ---- */
@@ -102,6 +140,7 @@ static void end(bt_sim_run_t *r, bt_sim_flight_t *f)
     r->in_flight--;
     r->end_s = r->now_s;
     bt_sim_intake_free(f);
+    bt_sim_forget_tried(f, 0);
     free(f);
     if (r->setup->concurrency > 0)
         bt_sim_next_arrival(r);
@@ -124,6 +163,7 @@ static void finish(bt_sim_run_t *r, bt_sim_flight_t *f)
     bt_worker_note_ttft(r->workers[job->prefill], (uint64_t) ((double) result->ttft_ms * 1000));
     if (job->request->output > 1)
         bt_worker_note_tpot(r->workers[job->decode], (uint64_t) ((double) result->tpot_ms * 1000));
+    count_answer(r->workers[job->decode], job);
     f->decode.load.tokens += job->steps; /* what the engine's steps have added to the total */
     settle_well(&f->prefill);
     settle_well(&f->decode);
@@ -356,6 +396,7 @@ static bool choose_late(bt_sim_run_t *r, bt_sim_flight_t *f)
 
 static void prefilled(bt_sim_run_t *r, bt_sim_flight_t *f)
 {
+    count_prompt(r->workers[f->job.prefill], &f->job);
     settle_well(&f->prefill);
     if (f->job.decode != BT_SIM_OPEN || choose_late(r, f)) {
         start_decode(r, f);

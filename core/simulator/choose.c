@@ -22,7 +22,13 @@ bool bt_sim_was_tried(const bt_sim_flight_t *f, const bt_worker_t *w)
 void bt_sim_mark_tried(bt_sim_flight_t *f, bt_worker_t *w)
 {
     if (w != NULL && f->tried_count < BT_SIM_TRIED_MAX && !bt_sim_was_tried(f, w))
-        f->tried[f->tried_count++] = w;
+        f->tried[f->tried_count++] = bt_worker_ref(w);
+}
+
+void bt_sim_forget_tried(bt_sim_flight_t *f, unsigned keep)
+{
+    while (f->tried_count > keep)
+        bt_worker_unref(f->tried[--f->tried_count]);
 }
 
 /* ---- what the gateway chooses by itself ---- */
@@ -141,7 +147,7 @@ void bt_sim_exclude_one(bt_sim_run_t *r, bt_sim_flight_t *f)
     bt_sim_mark_tried(f, r->workers[f->job.decode]);
     if (any_left(f, bt_sim_view(r)->sets[BT_LIST_DECODE]))
         return;
-    f->tried_count = count;
+    bt_sim_forget_tried(f, count);
     bt_sim_mark_tried(f, r->workers[f->job.prefill]);
 }
 
@@ -175,10 +181,10 @@ static enum answer judge(bt_sim_run_t *r, const bt_sim_flight_t *f, const bt_pol
     return FAILED;
 }
 
-static void take(bt_sim_flight_t *f, const bt_pair_t *pair)
+static void take(const bt_sim_run_t *r, bt_sim_flight_t *f, const bt_pair_t *pair)
 {
-    f->job.decode = pair->decode != NULL ? pair->decode->slot : BT_SIM_OPEN;
-    f->job.prefill = pair->prefill != NULL ? pair->prefill->slot : f->job.decode;
+    f->job.decode = pair->decode != NULL ? r->engine_at[pair->decode->slot] : BT_SIM_OPEN;
+    f->job.prefill = pair->prefill != NULL ? r->engine_at[pair->prefill->slot] : f->job.decode;
 }
 
 /* ---- the first plan ---- */
@@ -195,7 +201,7 @@ enum bt_sim_verdict bt_sim_choose(bt_sim_run_t *r, bt_sim_flight_t *f)
         return BT_SIM_NOBODY;
     if (answer != ANSWERED && !default_pair(f, v, &choice.first))
         return BT_SIM_NO_WORKER;
-    take(f, &choice.first);
+    take(r, f, &choice.first);
     f->alternate_count = answer == ANSWERED ? choice.alternate_count : 0;
     for (unsigned i = 0; i < f->alternate_count; i++)
         f->alternates[i] = choice.alternates[i];
@@ -282,7 +288,7 @@ bool bt_sim_choose_again(bt_sim_run_t *r, bt_sim_flight_t *f, int rc, const char
     if (answer == NIL || answer == FAILED ||
         (answer == NOT_ASKED && !default_pair(f, v, &choice.first)))
         return false;
-    take(f, &choice.first);
+    take(r, f, &choice.first);
     return true;
 }
 
@@ -315,7 +321,7 @@ bool bt_sim_choose_beside(bt_sim_run_t *r, bt_sim_flight_t *f, int rc)
         decode = least_loaded(f, v.sets[BT_LIST_DECODE], BT_PHASE_DECODE);
     if (decode == NULL)
         return false;
-    f->job.decode = decode->slot;
+    f->job.decode = r->engine_at[decode->slot];
     return true;
 }
 
@@ -337,6 +343,6 @@ bool bt_sim_choose_late(bt_sim_run_t *r, bt_sim_flight_t *f)
         return false;
     if (decode == NULL)
         decode = least_loaded(f, left.sets[BT_LIST_DECODE], BT_PHASE_DECODE);
-    f->job.decode = decode->slot;
+    f->job.decode = r->engine_at[decode->slot];
     return true;
 }

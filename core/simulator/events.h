@@ -20,7 +20,11 @@ enum bt_sim_event_kind {
     BT_SIM_FAIL,   /* an engine's process ends */
     BT_SIM_REVIVE, /* and is there again */
     BT_SIM_CHECK,  /* the gateway's health check of a worker */
-    BT_SIM_LEASE   /* prefill frees KV that nobody has fetched */
+    BT_SIM_LEASE,  /* prefill frees KV that nobody has fetched */
+    BT_SIM_ADVISE, /* the advisor looks */
+    BT_SIM_SWITCH, /* a worker is to take the other role */
+    BT_SIM_DRAIN,  /* is it idle? */
+    BT_SIM_SWITCHED
 };
 
 typedef struct bt_sim_event {

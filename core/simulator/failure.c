@@ -201,22 +201,6 @@ void bt_sim_lease_ended(bt_sim_run_t *r, unsigned engine, const bt_sim_request_t
 
 /* ---- what was on it ---- */
 
-static bool is_on(const bt_sim_flight_t *f, unsigned engine)
-{
-    switch (f->stage) {
-    case BT_SIM_INTAKE:
-        return false;
-    case BT_SIM_PROMPT:
-        return f->job.prefill == engine;
-    case BT_SIM_ANSWER:
-        return f->job.decode == engine;
-    case BT_SIM_AWAITED:
-    case BT_SIM_MOVING:
-        break;
-    }
-    return f->job.prefill == engine || f->job.decode == engine;
-}
-
 /* What still moves over its link has its time already. */
 static void free_link(bt_sim_run_t *r, unsigned engine)
 {
@@ -292,7 +276,7 @@ void bt_sim_fail(bt_sim_run_t *r, unsigned engine)
     bt_sim_events_forget(&r->events, BT_SIM_LEASE, engine, NULL);
     bt_list_each (&r->flights, it, tmp) {
         bt_sim_flight_t *f = bt_container_of(it, bt_sim_flight_t, link);
-        if (!is_on(f, engine))
+        if (!bt_sim_is_on(f, engine))
             continue;
         detach(r, f, engine);
         bt_list_remove(it);

@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 #include "cluster/changes.h"
+#include "cluster/roles/advisor.h"
 #include "script/policy/policy_run.h"
 #include "script/shared/kv_hits.h"
 #include "script/shared/now.h"
@@ -22,40 +23,103 @@ static enum bt_policy_list list_of(enum bt_role role)
                                     : BT_LIST_HYBRID;
 }
 
-static int make_worker(bt_sim_run_t *r, enum bt_role role, unsigned number, bt_worker_t **w_p)
+static int make_spec(bt_worker_spec_t *spec, enum bt_role role, unsigned number)
 {
-    char url[64], name[16], connector[] = "NixlConnector", err[128];
-    bt_worker_spec_t spec;
-    bt_breaker_config_t breaker;
+    char url[64], name[16];
 
     snprintf(name, sizeof name, "%c%u", "pdw"[role], number);
     snprintf(url, sizeof url, "http://%s:8000", name);
-    bt_worker_spec_init(&spec);
-    spec.url = url;
-    spec.name = name;
-    spec.role = role;
-    spec.engine = BT_ENGINE_VLLM;
-    spec.connector = role != BT_ROLE_HYBRID ? connector : NULL;
+    bt_worker_spec_init(spec);
+    spec->url = bt_str_dup(bt_str(url));
+    spec->name = bt_str_dup(bt_str(name));
+    spec->role = role;
+    spec->engine = BT_ENGINE_VLLM;
+    spec->connector = role != BT_ROLE_HYBRID ? bt_str_dup(BT_STR("NixlConnector")) : NULL;
+    return spec->url != NULL && spec->name != NULL &&
+                   (spec->connector != NULL || role == BT_ROLE_HYBRID)
+               ? 0
+               : BT_E_NOMEM;
+}
+
+static int make_specs(const bt_sim_setup_t *s, bt_worker_spec_t *specs)
+{
+    const unsigned counts[] = {s->prefills, s->decodes, s->hybrids};
+    unsigned n = 0;
+    int rc = 0;
+
+    for (int role = BT_ROLE_PREFILL; role <= BT_ROLE_HYBRID; role++)
+        for (unsigned i = 0; i < counts[role]; i++)
+            rc = make_spec(&specs[n++], (enum bt_role) role, i) < 0 ? BT_E_NOMEM : rc;
+    return rc;
+}
+
+static void on_publish(void *user, bt_workers_t *workers)
+{
+    (void) user;
+    (void) workers;
+}
+
+static int register_workers(bt_sim_run_t *r, const bt_worker_spec_t *specs, unsigned count)
+{
+    bt_pool_spec_t pool;
+    bt_breaker_config_t breaker;
+
     bt_breaker_config_defaults(&breaker);
-    const int rc = bt_worker_new(w_p, &spec, r->count + 1, r->count, &breaker, err, sizeof err);
-    if (rc < 0)
-        return rc;
-    bt_breaker_join(&(*w_p)->breaker, r->groups[list_of(role)]);
-    bt_worker_set_health(*w_p, BT_HEALTH_UP, "it is simulated");
+    bt_pool_spec_init(&pool);
+    pool.name = bt_str_dup(BT_STR("sim"));
+    int rc =
+        pool.name != NULL ? bt_registry_new(&r->registry, &breaker, on_publish, NULL) : BT_E_NOMEM;
+    if (rc == 0)
+        rc = bt_registry_apply(r->registry, &pool, 1, &specs, &count, r->out->err,
+                               sizeof r->out->err);
+    bt_pool_spec_fini(&pool);
+    return rc;
+}
+
+/* From now on this worker stands for the engine. */
+static int put_worker(bt_sim_run_t *r, unsigned engine, bt_worker_t *w)
+{
+    if (w->slot >= r->slot_cap) {
+        const unsigned cap = 2 * (w->slot + 1);
+        unsigned *at = realloc(r->engine_at, cap * sizeof *at);
+        if (at == NULL)
+            return BT_E_NOMEM;
+        r->engine_at = at;
+        r->slot_cap = cap;
+    }
+    r->engine_at[w->slot] = engine;
+    r->workers[engine] = bt_worker_ref(w);
+    if (r->setup->is_exact)
+        w->kv_parts = bt_kv_parts(r->feed.first_part + engine, 1);
+    bt_worker_set_health(w, BT_HEALTH_UP, "it is simulated");
     return 0;
 }
 
-static int add_worker(bt_sim_run_t *r, enum bt_role role, unsigned number)
+static int make_workers(bt_sim_run_t *r, unsigned total)
 {
-    int rc = make_worker(r, role, number, &r->workers[r->count]);
+    bt_worker_spec_t *specs = calloc(total, sizeof *specs);
+    int rc = specs != NULL ? make_specs(r->setup, specs) : BT_E_NOMEM;
 
-    if (rc < 0)
-        return rc;
-    rc = bt_sim_engine_init(&r->engines[r->count], r->setup->model, r->setup->trace);
-    if (rc == 0 && r->setup->is_exact)
-        r->workers[r->count]->kv_parts =
-            bt_kv_parts(bt_sim_feed_listen(&r->feed, r->count, &r->engines[r->count].kv), 1);
-    r->count++;
+    if (rc == 0)
+        rc = register_workers(r, specs, total);
+    for (unsigned i = 0; rc == 0 && i < total; i++)
+        rc = put_worker(r, i,
+                        bt_workers_find(bt_registry_current(r->registry), bt_str(specs[i].name)));
+    for (unsigned i = 0; specs != NULL && i < total; i++)
+        bt_worker_spec_fini(&specs[i]);
+    free(specs);
+    return rc;
+}
+
+static int make_engines(bt_sim_run_t *r, unsigned total)
+{
+    int rc = 0;
+
+    for (; rc == 0 && r->count < total; r->count++) {
+        rc = bt_sim_engine_init(&r->engines[r->count], r->setup->model, r->setup->trace);
+        if (rc == 0 && r->setup->is_exact)
+            (void) bt_sim_feed_listen(&r->feed, r->count, &r->engines[r->count].kv);
+    }
     return rc;
 }
 
@@ -72,10 +136,12 @@ static int make_room(bt_sim_run_t *r, unsigned total)
         if (r->sets[i].items == NULL || r->left[i].items == NULL)
             return BT_E_NOMEM;
     }
-    for (int i = 0; i <= BT_LIST_HYBRID; i++)
-        if ((r->groups[i] = bt_breaker_group_new()) == NULL)
-            return BT_E_NOMEM;
     return 0;
+}
+
+const bt_worker_pool_t *bt_sim_pool(const bt_sim_run_t *r)
+{
+    return &bt_registry_current(r->registry)->pools[0];
 }
 
 int bt_sim_fleet_init(bt_sim_run_t *r)
@@ -88,34 +154,56 @@ int bt_sim_fleet_init(bt_sim_run_t *r)
         rc = bt_sim_feed_init(&r->feed, s->trace, total,
                               (uint32_t) (s->model->kv_tokens / s->trace->block_tokens),
                               s->event_delay_s, &r->now_s);
-    for (unsigned i = 0; rc == 0 && i < s->prefills; i++)
-        rc = add_worker(r, BT_ROLE_PREFILL, i);
-    for (unsigned i = 0; rc == 0 && i < s->decodes; i++)
-        rc = add_worker(r, BT_ROLE_DECODE, i);
-    for (unsigned i = 0; rc == 0 && i < s->hybrids; i++)
-        rc = add_worker(r, BT_ROLE_HYBRID, i);
+    if (rc == 0)
+        rc = make_engines(r, total);
+    if (rc == 0)
+        rc = make_workers(r, total);
+    if (rc < 0)
+        return rc;
     r->view = (bt_policy_view_t){.sets = {&r->sets[BT_LIST_PREFILL], &r->sets[BT_LIST_DECODE],
                                           &r->sets[BT_LIST_HYBRID], &r->sets[BT_LIST_SINGLE]},
-                                 .pool = BT_STR("sim")};
+                                 .pool = BT_STR("sim"),
+                                 .advice = &bt_sim_pool(r)->stat->advice};
+    return 0;
+}
+
+int bt_sim_fleet_switch(bt_sim_run_t *r, unsigned engine)
+{
+    bt_worker_t *before = r->workers[engine];
+    bt_worker_spec_t spec;
+    int rc = bt_worker_spec_copy(&spec, &before->spec);
+
+    if (rc < 0)
+        return rc;
+    spec.role = spec.role == BT_ROLE_PREFILL ? BT_ROLE_DECODE : BT_ROLE_PREFILL;
+    rc = bt_registry_replace(r->registry, before, &spec, r->out->err, sizeof r->out->err);
+    bt_worker_spec_fini(&spec);
+    if (rc < 0)
+        return rc;
+    rc = put_worker(r, engine,
+                    bt_workers_find(bt_registry_current(r->registry), bt_str(before->name)));
+    bt_worker_unref(before);
     return rc;
 }
 
 void bt_sim_fleet_fini(bt_sim_run_t *r)
 {
-    bt_sim_feed_fini(&r->feed);
+    bt_advisor_free(r->advisor);
     for (unsigned i = 0; i < r->count; i++) {
         bt_sim_engine_fini(&r->engines[i]);
         bt_worker_unref(r->workers[i]);
     }
+    bt_sim_feed_fini(&r->feed);
+    if (r->registry != NULL)
+        bt_registry_free(r->registry);
     for (int i = 0; i < BT_LIST_COUNT; i++) {
         free(r->sets[i].items);
         free(r->left[i].items);
     }
-    for (int i = 0; i <= BT_LIST_HYBRID; i++)
-        bt_breaker_group_unref(r->groups[i]);
     free(r->engines);
     free(r->workers);
     free(r->watches);
+    free(r->engine_at);
 }
 
 /* ---- seen ---- */
@@ -175,6 +263,7 @@ static void look_at(bt_sim_run_t *r, unsigned i)
         return;
     load->running = e->running_count;
     load->waiting = e->prompts.count + e->awaited.count + e->joining.count;
+    load->blocked = e->awaited.count;
     load->started_since = 0;
     load->kv_used_ppm = (uint32_t) (bt_sim_engine_kv_used(e) * 1e6);
     load->at_ms = bt_now_us() / 1000;

@@ -107,6 +107,18 @@ static void handle(bt_sim_run_t *r, const bt_sim_event_t *e)
     case BT_SIM_LEASE:
         bt_sim_lease_ended(r, e->engine, e->of);
         break;
+    case BT_SIM_ADVISE:
+        bt_sim_advise(r);
+        break;
+    case BT_SIM_SWITCH:
+        bt_sim_switch(r, e->engine);
+        break;
+    case BT_SIM_DRAIN:
+        bt_sim_switch_drain(r, e->engine);
+        break;
+    case BT_SIM_SWITCHED:
+        bt_sim_switched(r, e->engine);
+        break;
     }
 }
 
@@ -123,7 +135,8 @@ static int prepare(bt_sim_run_t *r)
     bt_sim_events_push(&r->events, 0, BT_SIM_SAMPLE, 0, NULL);
     for (unsigned i = 0; i == 0 || i < r->setup->concurrency; i++)
         bt_sim_next_arrival(r);
-    return bt_sim_failures_init(r);
+    rc = bt_sim_failures_init(r);
+    return rc == 0 ? bt_sim_switches_init(r) : rc;
 }
 
 static void note_engines(bt_sim_run_t *r)
@@ -148,6 +161,9 @@ static void fini(bt_sim_run_t *r)
     bt_list_each (&r->flights, it, tmp) { /* of a run that has failed */
         bt_sim_flight_t *f = bt_container_of(it, bt_sim_flight_t, link);
         bt_sim_intake_free(f);
+        bt_sim_forget_tried(f, 0);
+        bt_worker_unref(f->prefill.worker);
+        bt_worker_unref(f->decode.worker);
         free(f);
     }
     bt_policy_free(r->policy);

@@ -27,6 +27,15 @@ typedef struct bt_sim_failure {
 int bt_sim_failures_read(const char *text, unsigned prefills, unsigned decodes, unsigned hybrids,
                          bt_sim_failure_t *list, unsigned *count_p, char *err, size_t err_size);
 
+#define BT_SIM_SWITCHES_MAX 256
+typedef struct bt_sim_switch { /* an engine that is to take the other role */
+    unsigned engine;
+    double at_s;
+} bt_sim_switch_t;
+/* "p1@60,d0@120": as bt_sim_failures_read. */
+int bt_sim_switches_read(const char *text, unsigned prefills, unsigned decodes,
+                         bt_sim_switch_t *list, unsigned *count_p, char *err, size_t err_size);
+
 typedef struct bt_sim_setup {
     const char *policy;       /* a name or a file */
     const bt_value_t *params; /* NULL = defaults */
@@ -40,7 +49,10 @@ typedef struct bt_sim_setup {
     double event_delay_s;             /* of what they tell */
     const bt_sim_failure_t *failures; /* by time */
     unsigned failure_count;
-    double lease_s; /* for which a prefill keeps KV that nobody fetches */
+    const bt_sim_switch_t *switches;
+    unsigned switch_count;
+    bool follows_advice; /* switches roles by itself, as --role-switch-auto */
+    double lease_s;      /* for which a prefill keeps KV that nobody fetches */
     uint64_t seed;
 } bt_sim_setup_t;
 
@@ -68,6 +80,12 @@ typedef struct bt_sim_engine_result {
     uint64_t prompt_tokens, cached_tokens, forgotten_blocks;
 } bt_sim_engine_result_t;
 
+typedef struct bt_sim_switch_result {
+    char name[16];
+    bool is_to_prefill;
+    double asked_s, done_s; /* done: -1 = never: it was the last of its role, or not idle in time */
+} bt_sim_switch_result_t;
+
 typedef struct bt_sim_outcome { /* of a run; filled in place, so that it can lie in shared memory */
     int rc;
     char err[768];
@@ -80,6 +98,8 @@ typedef struct bt_sim_outcome { /* of a run; filled in place, so that it can lie
     bt_sim_engine_result_t engines[BT_SIM_ENGINES_MAX];
     unsigned failure_count;
     bt_sim_failure_result_t failures[BT_SIM_FAILURES_MAX];
+    unsigned switch_count;
+    bt_sim_switch_result_t switches[BT_SIM_SWITCHES_MAX];
     bt_sim_result_t results[]; /* of the trace's requests, in order */
 } bt_sim_outcome_t;
 #define BT_SIM_OUTCOME_BYTES(count) (sizeof(bt_sim_outcome_t) + (count) * sizeof(bt_sim_result_t))

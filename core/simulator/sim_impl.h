@@ -34,7 +34,7 @@ enum bt_sim_stage {
 
 /* A leg that has entered its worker's breaker. */
 typedef struct bt_sim_leg {
-    bt_worker_t *worker; /* NULL = none, or settled */
+    bt_worker_t *worker; /* owned; NULL = none, or settled */
     bool is_probe;
     bt_ledger_entry_t load;
 } bt_sim_leg_t;
@@ -68,9 +68,10 @@ typedef struct bt_sim_flight {
 /* What the gateway knows of a worker by its checks. */
 typedef struct bt_sim_watch {
     bool is_dead;
-    unsigned oks;     /* in a row, since it was down */
-    unsigned failure; /* its last, and one; 0 = none */
-    double back_s;    /* when it will be back, of one that is dead */
+    unsigned oks;       /* in a row, since it was down */
+    unsigned failure;   /* its last, and one; 0 = none */
+    double back_s;      /* when it will be back, of one that is dead */
+    unsigned switching; /* which of the outcome's switches, and one; 0 = none */
 } bt_sim_watch_t;
 
 typedef struct bt_sim_run {
@@ -81,9 +82,14 @@ typedef struct bt_sim_run {
     bt_worker_t **workers;
     bt_sim_watch_t *watches;
     unsigned count;
-    bt_breaker_group_t *groups[BT_LIST_HYBRID + 1]; /* by role */
-    bt_worker_set_t sets[BT_LIST_COUNT];            /* who is usable */
-    bt_worker_set_t left[BT_LIST_COUNT];            /* of these, whom one request has not tried */
+    unsigned *engine_at; /* by a worker's slot */
+    unsigned slot_cap;
+    bt_registry_t *registry;    /* of one pool */
+    struct bt_advisor *advisor; /* NULL = nobody asks */
+    unsigned advisor_looks, wish_looks;
+    int wish;                            /* as bt_pool_stat_t's */
+    bt_worker_set_t sets[BT_LIST_COUNT]; /* who is usable */
+    bt_worker_set_t left[BT_LIST_COUNT]; /* of these, whom one request has not tried */
     bt_policy_view_t view;
     uint64_t changes; /* of workers, that the view knows */
     uint64_t keys;    /* of views */
@@ -116,6 +122,9 @@ void bt_sim_next_arrival(bt_sim_run_t *r);
 /* ---- fleet.c ---- */
 int bt_sim_fleet_init(bt_sim_run_t *r);
 void bt_sim_fleet_fini(bt_sim_run_t *r);
+const bt_worker_pool_t *bt_sim_pool(const bt_sim_run_t *r);
+int bt_sim_fleet_switch(bt_sim_run_t *r,
+                        unsigned engine); /* a worker by the other role stands for it */
 /* Candidates as they are now. */
 const bt_policy_view_t *bt_sim_view(bt_sim_run_t *r);
 void bt_sim_sample(bt_sim_run_t *r);
@@ -140,10 +149,13 @@ bool bt_sim_choose_beside(bt_sim_run_t *r, bt_sim_flight_t *f, int rc);
 bool bt_sim_choose_late(bt_sim_run_t *r, bt_sim_flight_t *f);
 bool bt_sim_was_tried(const bt_sim_flight_t *f, const bt_worker_t *w);
 void bt_sim_mark_tried(bt_sim_flight_t *f, bt_worker_t *w);
+void bt_sim_forget_tried(bt_sim_flight_t *f, unsigned keep); /* but the first so many */
 /* Nobody is to blame: of a pair another decode comes first, where there is one. */
 void bt_sim_exclude_one(bt_sim_run_t *r, bt_sim_flight_t *f);
 
 /* ---- attempt.c ---- */
+/* Has this engine something of it? A decode that is only planned has nothing. */
+bool bt_sim_is_on(const bt_sim_flight_t *f, unsigned engine);
 void bt_sim_request_begin(bt_sim_run_t *r, const bt_sim_request_t *request);
 void bt_sim_request_wake(bt_sim_run_t *r, bt_sim_flight_t *f);
 void bt_sim_step_ended(bt_sim_run_t *r, unsigned engine);
@@ -161,5 +173,12 @@ void bt_sim_check(bt_sim_run_t *r, unsigned engine);
 void bt_sim_lease_ended(bt_sim_run_t *r, unsigned engine, const bt_sim_request_t *request);
 /* A connection to it was refused: the gateway takes it for down. */
 void bt_sim_refused(bt_sim_run_t *r, bt_sim_flight_t *f, unsigned engine);
+
+/* ---- switch.c ---- */
+int bt_sim_switches_init(bt_sim_run_t *r);
+void bt_sim_switch(bt_sim_run_t *r, unsigned engine);
+void bt_sim_switch_drain(bt_sim_run_t *r, unsigned engine);
+void bt_sim_switched(bt_sim_run_t *r, unsigned engine);
+void bt_sim_advise(bt_sim_run_t *r);
 
 #endif

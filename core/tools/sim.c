@@ -5,6 +5,7 @@
 #include "base/err.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,6 +121,9 @@ static void add_run(struct runs *all, unsigned policy, unsigned prefills, unsign
                          .event_delay_s = o->event_delay_ms / 1000,
                          .failures = o->failures,
                          .failure_count = o->failure_count,
+                         .switches = o->switch_list,
+                         .switch_count = o->switch_count,
+                         .follows_advice = o->follows_advice,
                          .lease_s = LEASE_S,
                          .seed = (uint64_t) o->seed};
 }
@@ -132,8 +136,13 @@ static void add_runs(struct runs *all)
         add_run(all, p, (unsigned) o->prefills, (unsigned) o->decodes, (unsigned) o->engines);
     for (unsigned n = 1; o->advises && n < (unsigned) o->engines; n++)
         add_run(all, 0, n, (unsigned) o->engines - n, 0);
-    if (o->advises)
-        add_run(all, 0, 0, 0, (unsigned) o->engines);
+    if (!o->advises)
+        return;
+    add_run(all, 0, 0, 0, (unsigned) o->engines);
+    if (o->engines < 3)
+        return; /* nobody could be switched */
+    add_run(all, 0, (unsigned) o->engines / 2, (unsigned) (o->engines - floor(o->engines / 2)), 0);
+    all->rows[all->count - 1].setup.follows_advice = true;
 }
 
 static int read_trace(struct runs *all)

@@ -23,9 +23,12 @@ typedef struct bt_sim_options {
     bt_replay_policy_t policies[BT_SIM_POLICIES_MAX];
     unsigned policy_count;
     bool advises, is_json;
-    const char *trace, *model, *plot, *prefix_index, *fail;
+    const char *trace, *model, *plot, *prefix_index, *fail, *switches;
     bt_sim_failure_t failures[BT_SIM_FAILURES_MAX]; /* of fail */
     unsigned failure_count;
+    bt_sim_switch_t switch_list[BT_SIM_SWITCHES_MAX]; /* of switches */
+    unsigned switch_count;
+    bool follows_advice;
     double event_delay_ms, prefills, decodes, engines, concurrency, speed, skip, requests, seed;
     bt_sim_slo_t slo;
 } bt_sim_options_t;

@@ -29,6 +29,8 @@ static const struct flag {
     {"--prefix-index", offsetof(bt_sim_options_t, prefix_index), TEXT, 0, 0},
     {"--event-delay-ms", offsetof(bt_sim_options_t, event_delay_ms), NUMBER, 0, 1e6},
     {"--fail", offsetof(bt_sim_options_t, fail), TEXT, 0, 0},
+    {"--switch", offsetof(bt_sim_options_t, switches), TEXT, 0, 0},
+    {"--switch-auto", offsetof(bt_sim_options_t, follows_advice), SWITCH, 0, 0},
     {"--json", offsetof(bt_sim_options_t, is_json), SWITCH, 0, 0},
 };
 #define FLAG_COUNT (sizeof flags / sizeof flags[0])
@@ -67,6 +69,9 @@ void bt_sim_tool_help(bt_text_t *out)
         "UNTIL "
         "(never), empty: p0, d1, w2,\n"
         "                         or all of a role: prefill, decode, hybrid\n"
+        "  --switch WHO@AT,...    engines that take the other role at AT, when they are idle: p1, "
+        "d0\n"
+        "  --switch-auto          roles by the gateway's own advice, as its --role-switch-auto\n"
         "Answer\n"
         "  --ttft-slo-ms T, --tpot-slo-ms T\n"
         "                         what a good request keeps (2000, 100)\n"
@@ -165,15 +170,19 @@ bool bt_sim_is_exact(const bt_sim_options_t *o)
     return strcmp(o->prefix_index, "exact") == 0;
 }
 
-static int check_failures(bt_sim_options_t *o)
+static int check_changes(bt_sim_options_t *o)
 {
+    const unsigned prefills = (unsigned) o->prefills, decodes = (unsigned) o->decodes;
     char err[256] = "";
+    int rc = 0;
 
-    return bt_sim_failures_read(o->fail, (unsigned) o->prefills, (unsigned) o->decodes,
-                                (unsigned) o->engines, o->failures, &o->failure_count, err,
-                                sizeof err) < 0
-               ? refuse("%s", err)
-               : 0;
+    if (o->fail != NULL)
+        rc = bt_sim_failures_read(o->fail, prefills, decodes, (unsigned) o->engines, o->failures,
+                                  &o->failure_count, err, sizeof err);
+    if (rc == 0 && o->switches != NULL)
+        rc = bt_sim_switches_read(o->switches, prefills, decodes, o->switch_list, &o->switch_count,
+                                  err, sizeof err);
+    return rc < 0 ? refuse("%s", err) : 0;
 }
 
 static int check(bt_sim_options_t *o)
@@ -188,17 +197,22 @@ static int check(bt_sim_options_t *o)
         return refuse("--prefix-index %.40s: exact or approximate", o->prefix_index);
     if (has_pairs && o->engines > 0)
         return refuse("--engines do both, and --prefill and --decode a half each: either");
-    if (o->advises && (o->engines < 2 || o->engines > BT_SIM_RUNS_MAX))
-        return refuse("advise: how many engines are there? --engines 2 to %d", BT_SIM_RUNS_MAX);
+    if (o->advises && (o->engines < 2 || o->engines >= BT_SIM_RUNS_MAX))
+        return refuse("advise: how many engines are there? --engines 2 to %d", BT_SIM_RUNS_MAX - 1);
     if (o->advises && o->policy_count > 1)
         return refuse("advise: one policy at a time");
-    if (o->advises && o->fail != NULL)
-        return refuse("advise: --fail names engines of one fleet, and here each run has its own");
+    if (o->advises && (o->fail != NULL || o->switches != NULL))
+        return refuse("advise: %s names engines of one fleet, and here each run has its own",
+                      o->fail != NULL ? "--fail" : "--switch");
+    if (o->advises && o->follows_advice)
+        return refuse("advise: --switch-auto has a run of its own there");
+    if (o->follows_advice && o->engines > 0)
+        return refuse("--switch-auto: --engines do both roles");
     if (!o->advises && o->engines == 0) {
         o->prefills = o->prefills > 0 ? o->prefills : 2;
         o->decodes = o->decodes > 0 ? o->decodes : 2;
     }
-    return o->fail != NULL ? check_failures(o) : 0;
+    return check_changes(o);
 }
 
 int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv)

@@ -13,7 +13,8 @@ static void put_fleet(const bt_sim_setup_t *s, char *out, size_t size)
     if (s->hybrids > 0)
         snprintf(out, size, "%u alone", s->hybrids);
     else
-        snprintf(out, size, "%uP + %uD", s->prefills, s->decodes);
+        snprintf(out, size, "%uP + %uD%s", s->prefills, s->decodes,
+                 s->follows_advice ? ", switching" : "");
 }
 
 static void put_label(const bt_sim_options_t *o, const bt_sim_row_t *row, char *out, size_t size)
@@ -42,6 +43,19 @@ static void put_seconds(char *out, size_t size, double s)
         snprintf(out, size, "%.1f s", s);
     else
         snprintf(out, size, "never");
+}
+
+static void print_switches(const bt_sim_row_t *row)
+{
+    for (unsigned i = 0; i < row->outcome->switch_count; i++) {
+        const bt_sim_switch_result_t *s = &row->outcome->switches[i];
+        printf("%s, %s is to %s from %.1f s on", row->outcome->label, s->name,
+               s->is_to_prefill ? "prefill" : "decode", s->asked_s);
+        if (s->done_s >= 0)
+            printf(": it does, %.1f s later\n", s->done_s - s->asked_s);
+        else
+            puts(": it never does (the last of its role, switching already, or not idle in time)");
+    }
 }
 
 static void print_failures(const bt_sim_options_t *o, const bt_sim_trace_t *trace,
@@ -135,6 +149,8 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
     for (unsigned i = 0; i < count; i++)
         print_failures(o, trace, &rows[i]);
     for (unsigned i = 0; i < count; i++)
+        print_switches(&rows[i]);
+    for (unsigned i = 0; i < count; i++)
         if (rows[i].outcome->policy_errors > 0)
             printf("%s failed in %llu plans, the least loaded served them: %s\n",
                    rows[i].outcome->label, (unsigned long long) rows[i].outcome->policy_errors,
@@ -186,6 +202,19 @@ static void put_failures(bt_text_t *out, const bt_sim_options_t *o, const bt_sim
     bt_text_puts(out, "]");
 }
 
+static void put_switches(bt_text_t *out, const bt_sim_outcome_t *run)
+{
+    bt_text_puts(out, ",\"switches\":[");
+    for (unsigned i = 0; i < run->switch_count; i++) {
+        const bt_sim_switch_result_t *s = &run->switches[i];
+        bt_text_printf(out, "%s{\"engine\":\"%s\",\"to\":\"%s\",\"asked_s\":%.3f", i > 0 ? "," : "",
+                       s->name, s->is_to_prefill ? "prefill" : "decode", s->asked_s);
+        put_when(out, "done_s", s->done_s);
+        bt_text_puts(out, "}");
+    }
+    bt_text_puts(out, "]");
+}
+
 static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trace_t *trace,
                     const bt_sim_row_t *row)
 {
@@ -214,6 +243,8 @@ static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trac
                    (unsigned long long) run->unserved_waits, run->wall_s, run->plan_us);
     if (run->failure_count > 0)
         put_failures(out, o, trace, row);
+    if (run->switch_count > 0)
+        put_switches(out, run);
     bt_text_puts(out, "}\n");
 }
 

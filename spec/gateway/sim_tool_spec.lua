@@ -194,7 +194,19 @@ return { api = 2, name = "fails", version = "1.0",
     for _, fleet_of in ipairs({ "1P %+ 3D", "2P %+ 2D", "3P %+ 1D", "4 alone" }) do
       assert.matches("\n" .. fleet_of, out)
     end
+    assert.matches("\n2P %+ 2D, switching ", out)
     assert.matches("\nmost good requests: ", out)
+  end)
+
+  it("says which engine takes the other role, and when", function()
+    local row = run("least_load", "--trace", "conversations:requests=100", "--prefill", "2", "--decode", "2",
+      "--switch", "p1@10,p0@20")[1]
+    assert.equal(2, #row.switches)
+    local p1 = row.switches[1]
+    assert.same({ "p1", "decode", 10 }, { p1.engine, p1.to, p1.asked_s })
+    assert.is_true(p1.done_s > 11 and p1.done_s < 60)
+    assert.equal(json.null, row.switches[2].done_s) -- the last
+    assert.equal(100, row.served)
   end)
 
   it("draws both latencies", function()
@@ -232,6 +244,8 @@ return { api = 2, name = "fails", version = "1.0",
       ["random --trace conversations --engine-model " .. wide] = "max_seqs: expected 1 number from 1 to 100000",
       ["random --trace conversations --fail p2@10"] = "%-%-fail: p2@10: there is no such engine",
       ["advise random --engines 4 --trace conversations --fail p0@10"] = "advise: %-%-fail",
+      ["random --trace conversations --switch w0@10"] = "%-%-switch: w0@10: expected a prefill or decode engine",
+      ["random --engines 4 --trace conversations --switch-auto"] = "%-%-switch%-auto: %-%-engines do both",
       ["weight=1 random --trace conversations"] = "of which policy",
     }) do
       local argv = {}

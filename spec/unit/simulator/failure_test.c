@@ -1,88 +1,8 @@
 /* Engines that die and come back: whose attempt fails, who serves instead, and when the gateway knows. Times can be said beforehand, as in
  * sim_test.c. */
-#include "simulator/sim.h"
-
 #include "simulator/stats.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define REQUESTS 8
-
-/* A prefill step: 10 ms and 1 ms a token; a decode step: 5 ms and 1 ms a running answer. A transfer: 1 ms a token. */
-static bt_sim_model_t model = {.prefill_ms = {10, 1, 0},
-                               .decode_ms = {5, 1, 0, 0, 0},
-                               .min_step_ms = 1,
-                               .max_batched_tokens = 64,
-                               .max_seqs = 2,
-                               .kv_tokens = 1024,
-                               .kv_bytes_per_token = 1e6,
-                               .link_gb_s = 1};
-
-static bt_sim_outcome_t *out;
-static bt_sim_request_t requests[REQUESTS];
-static uint64_t blocks[256];
-static bt_sim_trace_t trace;
-
-static char policy_file[] = "/tmp/failure_test_XXXXXX.lua";
-static const char policy_text[] =
-    "return { api = 2, name = \"first\", version = \"1\", plan = function(_, view)\n"
-    "  if #view.prefill == 0 then return { worker = view.hybrid[1] } end\n"
-    "  return { prefill = view.prefill[1], decode = view.decode[1] }\n"
-    "end }\n";
-
-static int write_policy(void **state)
-{
-    const int fd = mkstemps(policy_file, 4);
-
-    (void) state;
-    const bool is_written =
-        fd >= 0 && write(fd, policy_text, strlen(policy_text)) == (ssize_t) strlen(policy_text);
-    return fd >= 0 && close(fd) == 0 && is_written ? 0 : -1;
-}
-
-static int remove_policy(void **state)
-{
-    (void) state;
-    return unlink(policy_file);
-}
-
-static int begin(void **state)
-{
-    (void) state;
-    out = calloc(1, BT_SIM_OUTCOME_BYTES(REQUESTS));
-    trace = (bt_sim_trace_t){
-        .requests = requests, .blocks = blocks, .block_tokens = 16, .has_prefixes = true};
-    return out != NULL ? 0 : -1;
-}
-
-static int end(void **state)
-{
-    (void) state;
-    free(out);
-    return 0;
-}
-
-/* first: of its blocks' ids, which follow one another. */
-static void ask(double at_s, uint32_t input, uint32_t output, uint64_t first)
-{
-    bt_sim_request_t *r = &requests[trace.count++];
-
-    *r = (bt_sim_request_t){.at_s = at_s,
-                            .input = input,
-                            .output = output,
-                            .block_count = (input + 15) / 16,
-                            .first_block = trace.block_count};
-    for (uint32_t b = 0; b < r->block_count; b++)
-        blocks[trace.block_count++] = first + b;
-}
+#include "help.h"
 
 /* The first of each list serves. */
 static void run(unsigned prefills, unsigned decodes, unsigned hybrids, const char *fail)
@@ -105,12 +25,6 @@ static void run(unsigned prefills, unsigned decodes, unsigned hybrids, const cha
     if (bt_sim_run(&setup, out) != 0)
         fail_msg("%s", out->err);
     assert_int_equal(out->policy_errors, 0);
-}
-
-static void near(double expected, double got)
-{
-    if (fabs(expected - got) > 0.01)
-        fail_msg("expected %.3f, got %.3f", expected, got);
 }
 
 static void test_a_prompt_is_computed_elsewhere(void **state)
