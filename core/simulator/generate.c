@@ -1,4 +1,4 @@
-/* generate.c - conversations. A block's id is made of the one before and of what is new in it, so that equal beginnings have equal ids. */
+/* generate.c - conversations and agents. */
 #include "simulator/trace.h"
 
 #include "base/err.h"
@@ -13,31 +13,57 @@
 enum { REQUESTS, RATE, TURNS, THINK, SYSTEMS, SYSTEM, QUESTION, ANSWER, BURST, PARAM_COUNT };
 static const struct param {
     const char *name;
-    double usual, min, max;
+    double min, max;
 } params[PARAM_COUNT] = {
-    {"requests", 10000, 1, 10e6}, {"rate", 4, 1e-3, 1e6},  {"turns", 5, 1, 1000},
-    {"think_s", 20, 0, 1e5},      {"systems", 8, 1, 1e6},  {"system", 1024, 0, 1e5},
-    {"question", 400, 1, 1e5},    {"answer", 250, 1, 1e5}, {"burst", 1, 1, 1000},
+    {"requests", 1, 10e6}, {"rate", 1e-3, 1e6}, {"turns", 1, 1000},
+    {"think_s", 0, 1e5},   {"systems", 1, 1e6}, {"system", 0, 1e5},
+    {"question", 1, 1e5},  {"answer", 1, 1e5},  {"burst", 1, 1000},
 };
+
+/* An agent is a conversation with its tools: a long beginning that many share (what it is and what it may call), many short answers that are
+ * calls, and what the tools say, soon after. */
+static const struct generator {
+    const char *name;
+    double usual[PARAM_COUNT];
+} generators[] = {
+    {"conversations", {10000, 4, 5, 20, 8, 1024, 400, 250, 1}},
+    {"agents", {10000, 4, 20, 2, 4, 6000, 800, 80, 1}},
+};
+#define GENERATOR_COUNT (sizeof generators / sizeof generators[0])
+
+static const struct generator *find_generator(const char *text)
+{
+    const size_t n = strcspn(text, ":");
+
+    for (size_t i = 0; i < GENERATOR_COUNT; i++)
+        if (strlen(generators[i].name) == n && strncmp(generators[i].name, text, n) == 0)
+            return &generators[i];
+    return NULL;
+}
 
 bool bt_sim_is_generator(const char *text)
 {
-    return strcmp(text, "conversations") == 0 || strncmp(text, "conversations:", 14) == 0;
+    return find_generator(text) != NULL;
+}
+
+static int find_param(const char *name, size_t n)
+{
+    int i = 0;
+
+    while (i < PARAM_COUNT &&
+           (strlen(params[i].name) != n || strncmp(params[i].name, name, n) != 0))
+        i++;
+    return i;
 }
 
 static int read_params(const char *text, double *values, char *err, size_t err_size)
 {
-    for (int i = 0; i < PARAM_COUNT; i++)
-        values[i] = params[i].usual;
+    memcpy(values, find_generator(text)->usual, sizeof params[0].min * PARAM_COUNT);
     text = strchr(text, ':');
     while (text != NULL) {
         const char *name = text + 1, *equals = strchr(name, '=');
+        const int i = equals != NULL ? find_param(name, (size_t) (equals - name)) : PARAM_COUNT;
         char *end;
-        int i = 0;
-        while (i < PARAM_COUNT &&
-               (equals == NULL || strlen(params[i].name) != (size_t) (equals - name) ||
-                strncmp(params[i].name, name, (size_t) (equals - name)) != 0))
-            i++;
         if (i == PARAM_COUNT) {
             snprintf(err, err_size, "--trace: %.40s: no such parameter; " BT_SIM_GENERATORS, name);
             return BT_E_INVAL;
@@ -65,7 +91,7 @@ static uint32_t length(double mean)
     return 1 + (uint32_t) fmin(exponential(mean - 1 > 0 ? mean - 1 : 0), 20 * mean);
 }
 
-static uint64_t chain(uint64_t before, uint64_t piece)
+uint64_t bt_sim_chain(uint64_t before, uint64_t piece)
 {
     uint64_t id = (before ^ piece * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xbf58476d1ce4e5b9);
 
@@ -90,8 +116,8 @@ static int add_turn(bt_sim_trace_t *trace, const struct turn *t, const double *v
     if (r == NULL)
         return BT_E_NOMEM;
     for (uint32_t b = 0; b < count; b++)
-        blocks[b] = id =
-            chain(id, b < shared ? t->system : ((uint64_t) t->session << 32) + b + UINT32_MAX);
+        blocks[b] = id = bt_sim_chain(
+            id, b < shared ? t->system : ((uint64_t) t->session << 32) + b + UINT32_MAX);
     r->at_s = t->at_s;
     r->input = input;
     r->output = output;

@@ -18,7 +18,8 @@ static const bt_sim_model_t models[] = {
      .max_seqs = 256,
      .kv_tokens = 16384 * 64,
      .kv_bytes_per_token = 131072,
-     .link_gb_s = 64},
+     .link_gb_s = 64,
+     .gpus = 1},
     {.name = "llm_d_8b_h100",
      .source = "llm-d-inference-sim's suggestions for 8B on H100: 0.2 ms a prompt token, 10 to 15 "
                "ms a token, 128 KB",
@@ -29,7 +30,8 @@ static const bt_sim_model_t models[] = {
      .max_seqs = 256,
      .kv_tokens = 400000,
      .kv_bytes_per_token = 131072,
-     .link_gb_s = 25},
+     .link_gb_s = 25,
+     .gpus = 1},
 };
 #define MODEL_COUNT (sizeof models / sizeof models[0])
 
@@ -54,6 +56,8 @@ static const struct member {
     {"kv_tokens", offsetof(bt_sim_model_t, kv_tokens), 1, 1, 1e9},
     {"kv_bytes_per_token", offsetof(bt_sim_model_t, kv_bytes_per_token), 1, 0, 1e9},
     {"link_gb_s", offsetof(bt_sim_model_t, link_gb_s), 1, 1e-6, 1e6},
+    {"gpus", offsetof(bt_sim_model_t, gpus), 1, 1, 1024},
+    {"gpu_hour_cost", offsetof(bt_sim_model_t, gpu_hour_cost), 1, 0, 1e9},
 };
 #define MEMBER_COUNT (sizeof members / sizeof members[0])
 

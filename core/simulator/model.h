@@ -21,7 +21,9 @@ typedef struct bt_sim_model {
     double max_batched_tokens, max_seqs; /* of a step */
     double kv_tokens;                    /* that fit into an engine */
     double kv_bytes_per_token,
-        link_gb_s; /* of a transfer, on the sender's link and the receiver's */
+        link_gb_s;        /* of a transfer, on the sender's link and the receiver's */
+    double gpus;          /* of an engine */
+    double gpu_hour_cost; /* in any currency; 0 = not known */
 } bt_sim_model_t;
 
 /* A name from bt_sim_model_names, or a Lua file that returns a table with these members (those that it leaves out are the first model's).

@@ -73,8 +73,9 @@ static double load_spread(const bt_sim_outcome_t *out)
     return worst;
 }
 
-int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace, uint64_t ceiling,
-                     const bt_sim_slo_t *slo, bt_sim_summary_t *summary_p)
+int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace,
+                     const bt_sim_model_t *model, uint64_t ceiling, const bt_sim_slo_t *slo,
+                     bt_sim_summary_t *summary_p)
 {
     float *values = calloc((size_t) trace->count + 1, sizeof *values);
     bt_sim_summary_t s = {.requests = trace->count};
@@ -109,6 +110,9 @@ int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace, u
     s.load_spread = load_spread(out);
     for (unsigned i = 0; i < out->engine_count && out->virtual_s > 0; i++)
         s.busy += (double) out->engines[i].busy_s / out->virtual_s / out->engine_count;
+    s.gpu_s = out->virtual_s * out->engine_count * model->gpus;
+    s.gpu_s_per_good = s.good > 0 ? s.gpu_s / s.good : 0;
+    s.cost = s.gpu_s / 3600 * model->gpu_hour_cost;
     *summary_p = s;
     return 0;
 }

@@ -30,12 +30,15 @@ typedef struct bt_sim_summary {
     double
         load_spread; /* standard deviation of the engines' busy time by its mean, of one role, the worse one */
     double busy;                    /* share of the time, of all engines */
+    double gpu_s, gpu_s_per_good;   /* of all engines to the last answer, busy or not */
+    double cost;                    /* of them; 0 = not known */
     uint64_t wasted_prefill_tokens; /* computed for requests that missed an objective */
 } bt_sim_summary_t;
 
 /* ceiling: bt_sim_trace_ceiling, which walks the whole trace: once for all runs. */
-int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace, uint64_t ceiling,
-                     const bt_sim_slo_t *slo, bt_sim_summary_t *summary_p); /* BT_E_NOMEM */
+int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace,
+                     const bt_sim_model_t *model, uint64_t ceiling, const bt_sim_slo_t *slo,
+                     bt_sim_summary_t *summary_p); /* BT_E_NOMEM */
 
 /* How long after a failure requests were served as well as in the minute before it: until the first ten seconds, of those that came in
  * them, with at least 95 % of the share of good ones. 0 = it has hurt nobody; -1 = not until the end, or none came before. */

@@ -12,7 +12,7 @@
 #define MOONCAKE_TOKENS 512
 #define BAILIAN_TOKENS 16
 
-enum format { UNKNOWN, MOONCAKE, BAILIAN, BURSTGPT };
+enum format { UNKNOWN, MOONCAKE, BAILIAN, BURSTGPT, RECORDS };
 
 bt_sim_request_t *bt_sim_trace_add(bt_sim_trace_t *trace, uint32_t block_count, uint64_t **blocks_p)
 {
@@ -164,14 +164,31 @@ static int read_csv(bt_sim_trace_t *trace, const char *text, const char **why)
     return 0;
 }
 
+static int read_line(bt_sim_trace_t *trace, enum format *format_p, const char *line, bt_str_t text,
+                     const char **why)
+{
+    if (*format_p == UNKNOWN && strncmp(line, "Timestamp,", 10) == 0) {
+        *format_p = BURSTGPT;
+        trace->block_tokens = BAILIAN_TOKENS;
+        return 0;
+    }
+    if (*format_p == UNKNOWN && bt_json_validate(text, NULL) == 0 && bt_sim_is_record(text))
+        *format_p = RECORDS;
+    *why = "expected a JSON object";
+    if (*format_p == RECORDS)
+        return bt_json_validate(text, NULL) == 0 ? bt_sim_record_read(trace, text, why)
+                                                 : BT_E_INVAL;
+    return *format_p == BURSTGPT ? read_csv(trace, line, why)
+                                 : read_json(trace, format_p, text, why);
+}
+
 static int read_lines(bt_sim_trace_t *trace, FILE *in, char *line, const char *path, char *err,
                       size_t err_size)
 {
     enum format format = UNKNOWN;
     const char *why = NULL;
-    int rc = 0;
 
-    for (unsigned n = 1; rc == 0 && fgets(line, LINE_BYTES, in) != NULL; n++) {
+    for (unsigned n = 1; fgets(line, LINE_BYTES, in) != NULL; n++) {
         const bt_str_t text = bt_str_trim(bt_str(line));
         if (strlen(line) == LINE_BYTES - 1)
             return bad(err, err_size, path, n, "a line of more than 4 MiB");
@@ -179,13 +196,7 @@ static int read_lines(bt_sim_trace_t *trace, FILE *in, char *line, const char *p
             continue;
         if (trace->count == BT_SIM_REQUESTS_MAX)
             return bad(err, err_size, path, n, "more than 20000000 requests");
-        if (n == 1 && strncmp(line, "Timestamp,", 10) == 0) {
-            format = BURSTGPT;
-            trace->block_tokens = BAILIAN_TOKENS;
-        } else {
-            rc = format == BURSTGPT ? read_csv(trace, line, &why)
-                                    : read_json(trace, &format, text, &why);
-        }
+        const int rc = read_line(trace, &format, line, text, &why);
         if (rc < 0)
             return rc == BT_E_INVAL ? bad(err, err_size, path, n, why) : rc;
     }
@@ -193,6 +204,8 @@ static int read_lines(bt_sim_trace_t *trace, FILE *in, char *line, const char *p
         snprintf(err, err_size, "%s: %s", path, ferror(in) ? strerror(errno) : "no request in it");
         return BT_E_INVAL;
     }
+    if (format == RECORDS)
+        bt_sim_records_end(trace);
     return 0;
 }
 

@@ -28,17 +28,20 @@ typedef struct bt_sim_trace {
     unsigned request_cap;
     size_t block_cap;
     bool has_prefixes; /* its blocks say what is alike */
+    unsigned left_out; /* of a file: what is no request to be simulated */
+    char note[400];    /* what it does not know, and what is taken instead; "" = nothing */
 } bt_sim_trace_t;
 
 /* Mooncake's JSON lines (timestamp in ms, blocks of 512 tokens), Qwen-Bailian's (seconds, 16), BurstGPT's CSV (arrivals and lengths, no
- * prefixes): told apart by their first line. BT_E_INVAL: err names file, line and what is wrong with it. */
+ * prefixes), a gateway's decision records (--record-file): told apart by their first line. BT_E_INVAL: err names file, line and what is wrong with it. */
 int bt_sim_trace_read(bt_sim_trace_t *trace, const char *path, char *err, size_t err_size);
 
-/* "conversations", or with parameters: "conversations:requests=5000,rate=4". Sessions come by chance (exponential gaps, or bursts); each
+/* "conversations" or "agents", or with parameters: "conversations:requests=5000,rate=4". Sessions come by chance (exponential gaps, or bursts); each
  * turn's prompt is the last one's with its answer and a new question behind it, and all begin with one of a few system prompts. */
 #define BT_SIM_GENERATORS                                                                          \
     "conversations[:requests=10000,rate=4,turns=5,think_s=20,systems=8,system=1024,question=400,"  \
-    "answer=250,burst=1]"
+    "answer=250,burst=1], or agents[:turns=20,think_s=2,systems=4,system=6000,question=800,"       \
+    "answer=80,...]"
 bool bt_sim_is_generator(const char *text);
 int bt_sim_trace_generate(bt_sim_trace_t *trace, const char *text, uint64_t seed, char *err,
                           size_t err_size);
@@ -73,7 +76,12 @@ bt_str_t bt_sim_prompt(const bt_sim_trace_t *trace, const bt_sim_request_t *r, c
 /* The same ids, of one block. */
 void bt_sim_block_tokens(uint64_t id, unsigned count, uint32_t *out);
 
-/* ---- between trace.c and generate.c ---- */
+/* ---- between trace.c, records.c and generate.c ---- */
+bool bt_sim_is_record(bt_str_t line);
+int bt_sim_record_read(bt_sim_trace_t *trace, bt_str_t line, const char **why);
+void bt_sim_records_end(bt_sim_trace_t *trace);
+/* A block's id, of the one before and of what is new in it, so that equal beginnings have equal ids. */
+uint64_t bt_sim_chain(uint64_t before, uint64_t piece);
 /* Room for one request more and its blocks, which begin at *blocks_p; NULL: memory is short. */
 bt_sim_request_t *bt_sim_trace_add(bt_sim_trace_t *trace, uint32_t block_count,
                                    uint64_t **blocks_p);

@@ -183,8 +183,8 @@ static int answer(struct runs *all)
 
     for (unsigned i = 0; i < all->count; i++) {
         all->rows[i].outcome = all->outcomes[i];
-        if (bt_sim_summarise(all->outcomes[i], &all->trace, ceiling, &all->options->slo,
-                             &all->rows[i].summary) < 0)
+        if (bt_sim_summarise(all->outcomes[i], &all->trace, &all->model, ceiling,
+                             &all->options->slo, &all->rows[i].summary) < 0)
             return refuse("%s", bt_err_text(BT_E_NOMEM));
     }
     bt_sim_print(all->options, &all->model, &all->trace, all->rows, all->count);

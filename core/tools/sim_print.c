@@ -31,10 +31,11 @@ static void print_row(const bt_sim_options_t *o, const bt_sim_row_t *row)
     char label[96];
 
     put_label(o, row, label, sizeof label);
-    printf("%-26.26s %8.2f %6.1f %8.0f %8.0f %8.0f %7.1f %7.1f %6.1f %8.0f %6.2f %5.0f %7u %6u\n",
+    printf("%-26.26s %8.2f %6.1f %8.0f %8.0f %8.0f %7.1f %7.1f %6.1f %8.0f %6.2f %5.0f %6.2f %7u "
+           "%6u\n",
            label, s->goodput, 100 * s->attainment, s->ttft_ms.p50, s->ttft_ms.p90, s->ttft_ms.p99,
            s->tpot_ms.p50, s->tpot_ms.p99, 100 * s->hit_ratio, s->output_tokens_s, s->load_spread,
-           100 * s->busy, s->requests - s->served - s->failed, s->failed);
+           100 * s->busy, s->gpu_s_per_good, s->requests - s->served - s->failed, s->failed);
 }
 
 static void put_seconds(char *out, size_t size, double s)
@@ -137,9 +138,11 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
                100 * rows[0].summary.hit_ceiling);
     else
         printf("; the trace has no prefixes\n\n");
-    printf("%-26s %8s %6s %8s %8s %8s %7s %7s %6s %8s %6s %5s %7s %6s\n",
+    if (trace->note[0] != '\0')
+        printf("%s\n\n", trace->note);
+    printf("%-26s %8s %6s %8s %8s %8s %7s %7s %6s %8s %6s %5s %6s %7s %6s\n",
            o->advises ? "fleet" : "policy", "good/s", "good%", "ttft p50", "p90", "p99", "tpot p50",
-           "p99", "hit%", "tokens/s", "spread", "busy%", "refused", "failed");
+           "p99", "hit%", "tokens/s", "spread", "busy%", "gpu-s", "refused", "failed");
     for (unsigned i = 0; i < count; i++)
         print_row(o, &rows[i]);
     if (count > 1)
@@ -234,13 +237,19 @@ static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trac
     put_spread(out, "total_ms", &s->total_ms);
     bt_text_printf(out,
                    ",\"output_tokens_s\":%.2f,\"hit_ratio\":%.5f,\"hit_ceiling\":%.5f,"
-                   "\"load_spread\":%.4f,\"busy\":%.4f,\"wasted_prefill_tokens\":%llu,"
+                   "\"load_spread\":%.4f,\"busy\":%.4f,\"gpu_s\":%.3f,\"gpu_s_per_good\":%.4f,"
+                   "\"cost\":%.6g,\"wasted_prefill_tokens\":%llu,"
                    "\"virtual_s\":%.3f,\"policy_errors\":%llu,\"unserved_waits\":%llu,\"wall_s\":%."
                    "3f,\"plan_us\":%.2f",
                    s->output_tokens_s, s->hit_ratio, s->hit_ceiling, s->load_spread, s->busy,
+                   s->gpu_s, s->gpu_s_per_good, s->cost,
                    (unsigned long long) s->wasted_prefill_tokens, run->virtual_s,
                    (unsigned long long) run->policy_errors,
                    (unsigned long long) run->unserved_waits, run->wall_s, run->plan_us);
+    if (trace->note[0] != '\0') {
+        bt_text_puts(out, ",\"trace_note\":");
+        bt_text_json_str(out, bt_str(trace->note));
+    }
     if (run->failure_count > 0)
         put_failures(out, o, trace, row);
     if (run->switch_count > 0)

@@ -209,6 +209,25 @@ return { api = 2, name = "fails", version = "1.0",
     assert.equal(100, row.served)
   end)
 
+  it("knows agents, whose prompts grow by what their tools say", function()
+    local rows = run("round_robin", "sglang_cache_aware", "--trace", "agents:requests=300,rate=8", "--engines", "3")
+    assert.equal(300, rows[1].served)
+    assert.is_true(rows[1].hit_ceiling > 0.9)
+    assert.is_true(rows[2].hit_ratio > rows[1].hit_ratio)
+  end)
+
+  it("reads a gateway's records, and says what they cannot tell", function()
+    local lines = {}
+    for i = 1, 20 do
+      lines[i] = json.encode({ v = 1, id = "r" .. i, at = ("2026-01-31T12:00:%02d.000Z"):format(i),
+        prompt_tokens = 100 * i, session = "s" .. i % 2, decided_by = "policy", status = 200, events = 9 })
+    end
+    local rows = run("least_load", "--trace", proc.write("records.jsonl", table.concat(lines, "\n")))
+    assert.equal(20, rows[1].served)
+    assert.is_true(rows[1].hit_ceiling > 0.5)
+    assert.matches("^records have no prompts", rows[1].trace_note)
+  end)
+
   it("draws both latencies", function()
     local path = proc.write("plot.svg", "")
     local code, _, err = sim("compare", "random", "least_load", "--trace", TRACE, "--plot", path)

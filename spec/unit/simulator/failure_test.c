@@ -81,7 +81,7 @@ static void test_an_answer_that_has_begun_fails(void **state)
     assert_int_equal(out->results[0].attempts, 1);
     assert_int_equal(out->failures[0].failed, 1);
     assert_true(out->results[1].is_served);
-    assert_int_equal(bt_sim_summarise(out, &trace, 1, &slo, &s), 0);
+    assert_int_equal(bt_sim_summarise(out, &trace, &model, 1, &slo, &s), 0);
     assert_int_equal(s.failed, 1);
     assert_int_equal(s.good, 1);
 }

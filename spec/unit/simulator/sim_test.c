@@ -22,7 +22,9 @@ static bt_sim_model_t model = {.prefill_ms = {10, 1, 0},
                                .max_seqs = 2,
                                .kv_tokens = 1024,
                                .kv_bytes_per_token = 1e6,
-                               .link_gb_s = 1};
+                               .link_gb_s = 1,
+                               .gpus = 4,
+                               .gpu_hour_cost = 1800};
 
 static bt_sim_outcome_t *out;
 static bt_sim_request_t requests[REQUESTS];
@@ -178,13 +180,17 @@ static void test_summary_and_comparison(void **state)
     ask(1, 32, 4, 21);
     ask(2, 100, 1, 31);
     run(0, 0, 1);
-    assert_int_equal(bt_sim_summarise(out, &trace, bt_sim_trace_ceiling(&trace), &slo, &s), 0);
+    assert_int_equal(bt_sim_summarise(out, &trace, &model, bt_sim_trace_ceiling(&trace), &slo, &s),
+                     0);
     assert_int_equal(s.good, 2);
     assert_int_equal(s.served, 3);
     near(42, s.ttft_ms.p50);
     near(120, s.ttft_ms.p99);
     near(6, s.tpot_ms.p50);
     assert_int_equal(s.wasted_prefill_tokens, 100);
+    near(2.120 * 4, s.gpu_s); /* to the last answer */
+    near(2.120 * 4 / 2, s.gpu_s_per_good);
+    near(2.120 * 4 * 0.5, s.cost);
     memcpy(other, out, BT_SIM_OUTCOME_BYTES(REQUESTS));
     for (unsigned i = 0; i < 3; i++)
         other->results[i].ttft_ms += 5;

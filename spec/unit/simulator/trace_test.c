@@ -54,6 +54,46 @@ static void test_mooncake(void **state)
     bt_sim_trace_fini(&t);
 }
 
+static void test_records(void **state)
+{
+    bt_sim_trace_t t;
+
+    (void) state;
+    assert_int_equal(
+        read_text(&t,
+                  "{\"v\":1,\"id\":\"b\",\"at\":\"2026-01-31T23:59:59.500Z\",\"stream\":true,"
+                  "\"prompt_tokens\":40,\"session\":\"s\",\"decided_by\":\"policy\","
+                  "\"status\":200,\"events\":7}\n"
+                  "{\"v\":1,\"id\":\"a\",\"at\":\"2026-01-31T23:59:59.000Z\","
+                  "\"prompt_tokens\":20,\"decided_by\":\"policy\",\"status\":200,\"events\":0}\n"
+                  "{\"v\":1,\"id\":\"c\",\"at\":\"2026-02-01T00:00:01.000Z\",\"prompt_tokens\":64,"
+                  "\"session\":\"s\",\"decided_by\":\"default\",\"status\":200,\"events\":9}\n"
+                  "{\"v\":1,\"id\":\"d\",\"at\":\"2026-02-01T00:00:02.000Z\",\"prompt_tokens\":64,"
+                  "\"decided_by\":\"nobody\",\"status\":503,\"events\":0}\n"),
+        0);
+    assert_int_equal(t.count, 3);
+    assert_true(t.requests[1].at_s - t.requests[0].at_s == 0.5);
+    assert_true(t.requests[2].at_s - t.requests[0].at_s ==
+                2); /* over midnight, and a month's end */
+    assert_int_equal(t.requests[0].session, 0);
+    assert_int_equal(t.requests[0].output, 8); /* the mean of those that say it */
+    assert_int_equal(t.requests[1].output, 7);
+    assert_true(t.requests[1].session != 0 && t.requests[1].session == t.requests[2].session);
+    const uint64_t *first = bt_sim_blocks(&t, &t.requests[1]),
+                   *next = bt_sim_blocks(&t, &t.requests[2]);
+    assert_int_equal(t.requests[1].block_count, 3);
+    assert_int_equal(t.requests[2].block_count, 4);
+    for (unsigned b = 0; b < 3; b++)
+        assert_true(first[b] == next[b]);
+    assert_non_null(strstr(t.note, "1 answers that were not streamed get 8 tokens; 1 records are"));
+    bt_sim_trace_fini(&t);
+    assert_int_equal(
+        read_text(&t, "{\"v\":1,\"decided_by\":\"policy\",\"prompt_tokens\":4,\"status\":200}\n"),
+        BT_E_INVAL);
+    assert_non_null(strstr(err, ":1: at: expected a time"));
+    bt_sim_trace_fini(&t);
+}
+
 static void test_bailian_and_burstgpt(void **state)
 {
     bt_sim_trace_t t;
@@ -157,10 +197,12 @@ static void test_conversations(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mooncake), cmocka_unit_test(test_bailian_and_burstgpt),
-        cmocka_unit_test(test_mistakes), cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_conversations)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mooncake),
+                                       cmocka_unit_test(test_records),
+                                       cmocka_unit_test(test_bailian_and_burstgpt),
+                                       cmocka_unit_test(test_mistakes),
+                                       cmocka_unit_test(test_prompts),
+                                       cmocka_unit_test(test_conversations)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
