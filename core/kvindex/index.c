@@ -14,6 +14,7 @@
 #define HELD_DEFAULT (UINT64_C(4) << 20)
 #define PARTS_DEFAULT 16384u
 #define TIERS_ALL 7u
+#define AHEAD 32u /* blocks of an event that are fetched into the cache at once */
 
 int bt_kv_index_new(bt_kv_index_t **index_p, const bt_kv_index_config_t *config)
 {
@@ -284,24 +285,43 @@ static void store_one(bt_kv_index_t *x, uint32_t part, uint64_t engine, uint64_t
         x->stats.stored++;
 }
 
+/* Our hashes of the event's next blocks. What they will be looked up in comes into the cache meanwhile. */
+static unsigned hash_ahead(const bt_kv_index_t *x, uint32_t part, const bt_kv_event_t *e,
+                           unsigned done, uint64_t *parent, uint64_t own[AHEAD])
+{
+    const bt_kv_cells_t *cells = bt_kv_table_cells(&x->table);
+    const unsigned left = e->hash_count - done, count = left < AHEAD ? left : AHEAD;
+
+    for (unsigned i = 0; i < count; i++) {
+        const unsigned at = done + i;
+        bt_kv_names_prefetch(&x->parts[part].names, e->hashes[at]);
+        *parent = bt_kv_chain(*parent, e->tokens + (size_t) at * e->block_tokens, e->block_tokens);
+        if (e->extras != NULL && e->extras[at] != 0)
+            *parent = bt_kv_mix(*parent, e->extras[at]);
+        bt_kv_cells_prefetch(cells, *parent);
+        bt_kv_cells_prefetch_used(cells, *parent);
+        own[i] = *parent;
+    }
+    return count;
+}
+
 static void store(bt_kv_index_t *x, uint32_t part, const bt_kv_event_t *e)
 {
-    uint64_t own;
+    uint64_t parent, own[AHEAD];
 
     learn_lora(x, e->lora);
     if (!learn_size(x, part, e->block_tokens)) {
         x->stats.odd_sizes += e->hash_count;
         return;
     }
-    if (!parent_of(&x->parts[part], e, &own)) {
+    if (!parent_of(&x->parts[part], e, &parent)) {
         x->stats.orphans += e->hash_count;
         return;
     }
-    for (unsigned i = 0; i < e->hash_count; i++) {
-        own = bt_kv_chain(own, e->tokens + (size_t) i * e->block_tokens, e->block_tokens);
-        if (e->extras != NULL && e->extras[i] != 0)
-            own = bt_kv_mix(own, e->extras[i]);
-        store_one(x, part, e->hashes[i], own, e->tier);
+    for (unsigned done = 0; done < e->hash_count;) {
+        const unsigned count = hash_ahead(x, part, e, done, &parent, own);
+        for (unsigned i = 0; i < count; i++, done++)
+            store_one(x, part, e->hashes[done], own[i], e->tier);
     }
 }
 
@@ -317,22 +337,46 @@ static void store_again(bt_kv_index_t *x, uint32_t part, const bt_kv_event_t *e)
     }
 }
 
-static void remove_names(bt_kv_index_t *x, uint32_t part, const bt_kv_event_t *e)
+static void remove_one(bt_kv_index_t *x, uint32_t part, uint64_t engine, enum bt_kv_tier tier)
 {
     bt_kv_names_t *names = &x->parts[part].names;
+    const uint64_t *own = bt_kv_names_find(names, engine);
 
+    if (own == NULL)
+        return;
+    x->stats.removed++;
+    if (tier == BT_KV_DEVICE && take_copy(&x->parts[part].copies, engine))
+        return;
+    if (!let_go(x, part, *own, 1U << tier))
+        return;
+    bt_kv_names_remove(names, engine);
+    x->names--;
+}
+
+/* Names, then the blocks that they lead to, come into the cache for many at once. */
+static void look_ahead(const bt_kv_index_t *x, uint32_t part, const uint64_t *engines,
+                       unsigned count)
+{
+    const bt_kv_cells_t *cells = bt_kv_table_cells(&x->table);
+    const bt_kv_names_t *names = &x->parts[part].names;
+
+    for (unsigned i = 0; i < count; i++)
+        bt_kv_names_prefetch(names, engines[i]);
+    for (unsigned i = 0; i < count; i++) {
+        const uint64_t *own = bt_kv_names_find(names, engines[i]);
+        if (own != NULL)
+            bt_kv_cells_prefetch(cells, *own);
+    }
+}
+
+static void remove_names(bt_kv_index_t *x, uint32_t part, const bt_kv_event_t *e)
+{
     for (unsigned i = 0; i < e->hash_count; i++) {
-        const uint64_t *own = bt_kv_names_find(names, e->hashes[i]);
+        const unsigned left = e->hash_count - i;
 
-        if (own == NULL)
-            continue;
-        x->stats.removed++;
-        if (e->tier == BT_KV_DEVICE && take_copy(&x->parts[part].copies, e->hashes[i]))
-            continue;
-        if (!let_go(x, part, *own, 1U << e->tier))
-            continue;
-        bt_kv_names_remove(names, e->hashes[i]);
-        x->names--;
+        if (i % AHEAD == 0)
+            look_ahead(x, part, e->hashes + i, left < AHEAD ? left : AHEAD);
+        remove_one(x, part, e->hashes[i], e->tier);
     }
 }
 

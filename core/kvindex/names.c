@@ -47,6 +47,12 @@ const uint64_t *bt_kv_names_find(const bt_kv_names_t *n, uint64_t engine)
     return name != NULL ? &name->own : NULL;
 }
 
+void bt_kv_names_prefetch(const bt_kv_names_t *n, uint64_t engine)
+{
+    if (n->slots != NULL)
+        __builtin_prefetch(&n->slots[place_of(n, key_of(engine))]);
+}
+
 static void insert(bt_kv_names_t *n, uint64_t key, uint64_t own)
 {
     uint64_t at = place_of(n, key);

@@ -24,6 +24,7 @@ typedef struct bt_kv_names {
 void bt_kv_names_clear(bt_kv_names_t *n);
 size_t bt_kv_names_bytes(const bt_kv_names_t *n);
 const uint64_t *bt_kv_names_find(const bt_kv_names_t *n, uint64_t engine);
+void bt_kv_names_prefetch(const bt_kv_names_t *n, uint64_t engine);
 /* BT_E_NOMEM: nothing has changed. */
 int bt_kv_names_put(bt_kv_names_t *n, uint64_t engine, uint64_t own);
 void bt_kv_names_remove(bt_kv_names_t *n, uint64_t engine);

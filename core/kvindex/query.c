@@ -2,7 +2,10 @@
  * up; nobody else can. So for short lists of owners, those who drop out are never looked at.
  *
  * What a whole fleet holds (a system prompt) comes as bitmaps: then those who hold all so far are a bitmap too, and a block is an AND. Only who
- * drops out of it gets a score, once. */
+ * drops out of it gets a score, once. Short lists are alike from block to block, too: where all who hold all so far are met again in the same
+ * order, their scores wait.
+ *
+ * A prompt's hashes are known before anything is looked up: they are made some at a time, and what they lead to comes into the cache meanwhile. */
 #include "kvindex/query.h"
 
 #include "base/err.h"
@@ -25,8 +28,10 @@ struct bt_kv_query {
     score_t *scores;       /* by part */
     uint64_t *active;      /* a bitmap, while is_wide */
     bool is_wide;
-    uint32_t few[BT_KV_ARRAY_MAX]; /* those who hold all so far, otherwise */
+    uint32_t few[BT_KV_ARRAY_MAX]; /* those who hold all so far, otherwise, as owners */
     unsigned few_count;
+    unsigned few_at;    /* so many blocks are counted in their scores */
+    bool is_all_device; /* they have the last block in their engines' devices */
 };
 
 int bt_kv_query_new(bt_kv_query_t **query_p, bt_kv_index_t *index)
@@ -111,7 +116,30 @@ static void advance(bt_kv_query_t *q, uint32_t owner, unsigned block)
         return;
     s->blocks++;
     count_tier(s, bt_kv_owner_tiers(owner));
-    q->few[q->few_count++] = part;
+    q->is_all_device &= (bt_kv_owner_tiers(owner) & 1U << BT_KV_DEVICE) != 0;
+    q->few[q->few_count++] = owner;
+}
+
+/* What their scores did not say yet. */
+static void catch_up(bt_kv_query_t *q, unsigned blocks)
+{
+    for (unsigned i = 0; i < q->few_count && q->few_at != blocks; i++)
+        score_of(q, bt_kv_owner_part(q->few[i]))->blocks = blocks;
+    q->few_at = blocks;
+}
+
+/* Those who hold all so far hold this block as well, in the same tiers, and nobody else can. */
+static bool are_same(const bt_kv_query_t *q, const uint32_t *owners, unsigned count)
+{
+    unsigned met = 0;
+
+    if (q->few_count == 0 || count < q->few_count || !q->is_all_device)
+        return false;
+    if (memcmp(owners, q->few, q->few_count * sizeof(owners[0])) == 0) /* nearly always */
+        return true;
+    for (unsigned i = 0; i < count && met < q->few_count; i++)
+        met += owners[i] == q->few[met];
+    return met == q->few_count;
 }
 
 /* ---- bitmaps ---- */
@@ -170,9 +198,11 @@ static void advance_few(bt_kv_query_t *q, bt_kv_set_t *set, unsigned block)
 {
     const unsigned count = q->few_count;
 
+    catch_up(q, block);
     q->few_count = 0;
+    q->is_all_device = true;
     for (unsigned i = 0; i < count; i++) {
-        const uint32_t part = q->few[i];
+        const uint32_t part = bt_kv_owner_part(q->few[i]);
         unsigned tiers = 0;
 
         for (unsigned t = 0; t < BT_KV_TIERS; t++)
@@ -181,6 +211,7 @@ static void advance_few(bt_kv_query_t *q, bt_kv_set_t *set, unsigned block)
         if (tiers != 0)
             advance(q, bt_kv_owner(part, tiers), block);
     }
+    q->few_at = block + 1;
 }
 
 /* ---- a block ---- */
@@ -190,32 +221,59 @@ static void narrow(bt_kv_query_t *q, unsigned block)
 {
     settle_all(q, block);
     q->is_wide = false;
+    q->few_count = 0;
 }
 
-static bool step(bt_kv_query_t *q, uint64_t owners, unsigned block)
+/* Those who are listed, in the word or in an array. */
+static unsigned list_owners(uint64_t word, uint32_t owners[BT_KV_ARRAY_MAX])
 {
-    bt_kv_set_t *set = bt_kv_word_is_set(owners) ? bt_kv_word_set(owners) : NULL;
+    bt_kv_set_t *set = bt_kv_word_is_set(word) ? bt_kv_word_set(word) : NULL;
+    const unsigned places = set == NULL ? BT_KV_INLINE_MAX : set->cap;
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < places; i++) {
+        owners[count] = set == NULL
+                            ? bt_kv_word_owner(word, i)
+                            : atomic_load_explicit(&bt_kv_set_owners(set)[i], memory_order_relaxed);
+        count += owners[count] != 0;
+    }
+    return count;
+}
+
+static void advance_listed(bt_kv_query_t *q, uint64_t word, unsigned block)
+{
+    uint32_t owners[BT_KV_ARRAY_MAX];
+    const unsigned count = list_owners(word, owners);
+
+    if (are_same(q, owners, count))
+        return;
+    catch_up(q, block);
+    q->few_count = 0;
+    q->is_all_device = true;
+    for (unsigned i = 0; i < count; i++)
+        advance(q, owners[i], block);
+    q->few_at = block + 1;
+}
+
+static bool step(bt_kv_query_t *q, uint64_t word, unsigned block)
+{
+    bt_kv_set_t *set = bt_kv_word_is_set(word) ? bt_kv_word_set(word) : NULL;
 
     if (set != NULL && set->cap == 0 && (block == 0 || q->is_wide))
         return and_bitmaps(q, set, block);
     if (q->is_wide)
         narrow(q, block);
-    if (set != NULL && set->cap == 0) {
+    if (set != NULL && set->cap == 0)
         advance_few(q, set, block);
-        return q->few_count > 0;
-    }
-    q->few_count = 0;
-    for (unsigned i = 0; set == NULL && i < BT_KV_INLINE_MAX; i++)
-        advance(q, bt_kv_word_owner(owners, i), block);
-    for (unsigned i = 0; set != NULL && i < set->cap; i++)
-        advance(q, atomic_load_explicit(&bt_kv_set_owners(set)[i], memory_order_relaxed), block);
+    else
+        advance_listed(q, word, block);
     return q->few_count > 0;
 }
 
 /* ---- a walk ---- */
 
-static unsigned hash_chunk(const bt_kv_prompt_t *prompt, unsigned done, unsigned size,
-                           uint64_t *parent, uint64_t *hashes)
+static unsigned hash_chunk(const bt_kv_prompt_t *prompt, const bt_kv_cells_t *cells, unsigned done,
+                           unsigned size, uint64_t *parent, uint64_t hashes[CHUNK])
 {
     const uint32_t *tokens;
     const unsigned have = prompt->read(prompt->user, (done + CHUNK) * size, &tokens) / size;
@@ -224,6 +282,21 @@ static unsigned hash_chunk(const bt_kv_prompt_t *prompt, unsigned done, unsigned
     for (unsigned i = 0; i < count; i++) {
         *parent = bt_kv_chain(*parent, tokens + (size_t) (done + i) * size, size);
         hashes[i] = *parent;
+        bt_kv_cells_prefetch(cells, *parent);
+    }
+    return count;
+}
+
+/* How many of them somebody holds, up to the first that nobody does; words: by whom. */
+static unsigned look_up(const bt_kv_cells_t *cells, const uint64_t *hashes, unsigned count,
+                        uint64_t words[CHUNK])
+{
+    for (unsigned i = 0; i < count; i++) {
+        words[i] = bt_kv_cells_read(cells, hashes[i]);
+        if (words[i] == 0)
+            return i;
+        if (bt_kv_word_is_set(words[i]))
+            __builtin_prefetch(bt_kv_word_set(words[i]));
     }
     return count;
 }
@@ -231,24 +304,24 @@ static unsigned hash_chunk(const bt_kv_prompt_t *prompt, unsigned done, unsigned
 static unsigned walk(bt_kv_query_t *q, const bt_kv_prompt_t *prompt, unsigned size)
 {
     const bt_kv_cells_t *cells = bt_kv_table_cells(&q->index->table);
-    uint64_t hashes[CHUNK], parent = prompt->root;
-    unsigned done = 0, count;
+    uint64_t hashes[CHUNK], words[CHUNK], parent = prompt->root;
+    unsigned done = 0, count, found;
+    bool is_over = false;
 
     q->is_wide = false;
-    q->few_count = 0;
-    while (done < BT_KV_QUERY_BLOCKS_MAX &&
-           (count = hash_chunk(prompt, done, size, &parent, hashes)) > 0) {
-        for (unsigned i = 0; i < count; i++)
-            bt_kv_cells_prefetch(cells, hashes[i]);
-        for (unsigned i = 0; i < count; i++, done++) {
-            const uint64_t owners = bt_kv_cells_read(cells, hashes[i]);
-            if (owners == 0 || !step(q, owners, done)) {
-                settle_all(q, done);
-                return done;
+    q->few_count = q->few_at = 0;
+    while (!is_over && done < BT_KV_QUERY_BLOCKS_MAX &&
+           (count = hash_chunk(prompt, cells, done, size, &parent, hashes)) > 0) {
+        found = look_up(cells, hashes, count, words);
+        is_over = found < count;
+        for (unsigned i = 0; i < found; i++, done++)
+            if (!step(q, words[i], done)) {
+                is_over = true;
+                break;
             }
-        }
     }
     settle_all(q, done);
+    catch_up(q, done);
     return done;
 }
 

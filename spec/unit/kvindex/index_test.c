@@ -407,6 +407,33 @@ static void test_room_is_bounded(void **state)
     assert_int_equal(find(tokens, 8), 8);
 }
 
+/* Blocks come and go, and are as many all the time: so is the memory. 600 of them in a table of 1,024 cells. */
+static void test_churn_takes_no_more_room(void **state)
+{
+    uint32_t tokens[PROMPT_BLOCKS * BLOCK];
+    const uint32_t a = open_part();
+    const unsigned prompts = 600 / PROMPT_BLOCKS;
+    uint64_t bytes = 0;
+
+    (void) state;
+    for (unsigned n = 0; n < 100 * prompts; n++) {
+        if (n >= prompts) {
+            fill_prompt(tokens, PROMPT_BLOCKS, 0, n - prompts);
+            drop(a, tokens, 0, PROMPT_BLOCKS, BT_KV_DEVICE);
+        }
+        fill_prompt(tokens, PROMPT_BLOCKS, 0, n);
+        store(a, tokens, 0, PROMPT_BLOCKS);
+        if (n == prompts)
+            bytes = stats().bytes;
+    }
+    assert_int_equal(stats().blocks, 600);
+    assert_int_equal(stats().bytes, bytes);
+    for (unsigned n = 99 * prompts; n < 100 * prompts; n++) {
+        fill_prompt(tokens, PROMPT_BLOCKS, 0, n);
+        assert_int_equal(find(tokens, PROMPT_BLOCKS), PROMPT_BLOCKS);
+    }
+}
+
 static void test_parts_are_bounded(void **state)
 {
     uint32_t part, first;
@@ -533,6 +560,7 @@ int main(void)
                                        T(sizes_are_given_back),
                                        T(reads_no_further),
                                        T(room_is_bounded),
+                                       T(churn_takes_no_more_room),
                                        T(parts_are_bounded),
                                        T(against_a_model)};
 
