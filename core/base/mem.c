@@ -48,7 +48,7 @@ void bt_mem_count(enum bt_mem_kind kind, int64_t bytes)
         flush(kind);
 }
 
-void bt_mem_thread_fini(void)
+void bt_mem_hand_over(void)
 {
     for (unsigned kind = 0; kind < BT_MEM_KINDS; kind++)
         flush((enum bt_mem_kind) kind);

@@ -5,7 +5,8 @@
  * Flow:  whatever grows with requests is counted here by its kind; the server compares the sum with its limit before it takes more in.
  *        Sizes that a client chooses are asked for with bt_mem_resize, which may fail, and then only that request does. Small pieces of
  *        bounded size come from bt_mem_must, which uses the reserve up before it aborts.
- * Cost:  an add to this thread's own counter; the sum is read in a few loads, and may be off by 64 KiB a thread and kind.
+ * Cost:  an add to this thread's own counter; the sum is read in a few loads, and may be off by 64 KiB a thread and kind
+ *        until that thread hands over (bt_pages_tidy does).
  */
 #ifndef BT_BASE_MEM_H
 #define BT_BASE_MEM_H
@@ -24,7 +25,7 @@ enum bt_mem_kind {
 const char *bt_mem_kind_name(enum bt_mem_kind kind);
 
 void bt_mem_count(enum bt_mem_kind kind, int64_t bytes);
-void bt_mem_thread_fini(void); /* what this thread has counted is in the sum */
+void bt_mem_hand_over(void); /* then what this thread has counted is in the sum */
 /* Snapshots of no single instant; exact where one thread has counted all. */
 size_t bt_mem_bytes(enum bt_mem_kind kind);
 size_t bt_mem_total_bytes(void);

@@ -116,6 +116,7 @@ bool bt_pages_tidy(void)
 {
     bool has_more = bt_blocks_tidy();
 
+    bt_mem_hand_over();
     for (unsigned size = 0; size < SIZES; size++) {
         const size_t kept = KEEP_BYTES / bytes_of[size];
         const size_t spare = warm[size].low > kept ? warm[size].low - kept : 0;
@@ -135,5 +136,5 @@ void bt_pages_thread_fini(void)
         while ((p = take_warm(size)) != NULL)
             give_cold(size, p);
     bt_blocks_thread_fini();
-    bt_mem_thread_fini();
+    bt_mem_hand_over();
 }

@@ -20,8 +20,8 @@ enum { BT_PAGES_SMALL = 4096, BT_PAGES_LARGE = 16384 };
 void *bt_pages_take(size_t bytes);
 void bt_pages_give(void *p, size_t bytes);
 
-/* Of this thread's free pieces, and blocks (base/blocks.h); at most some 0.5 ms of work, true = there is more to do. Call it now and
- * then. */
+/* Of this thread's free pieces, and blocks (base/blocks.h); at most some 0.5 ms of work, true = there is more to do. What it has
+ * counted goes to the sum (base/mem.h). Call it now and then. */
 bool bt_pages_tidy(void);
 /* At a thread's end: its free pieces and blocks are the system's, and what it has counted is in the sum (base/mem.h). */
 void bt_pages_thread_fini(void);

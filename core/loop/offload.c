@@ -8,7 +8,7 @@ static void on_thread(uv_work_t *req)
     bt_offload_t *work = req->data;
 
     work->run(work);
-    bt_mem_thread_fini(); /* what it has taken counts at once: this thread may sleep for hours */
+    bt_mem_hand_over(); /* what it has taken counts at once: this thread may sleep for hours */
 }
 
 static void on_done(uv_work_t *req, int rc)

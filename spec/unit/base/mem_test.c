@@ -38,11 +38,11 @@ static void *count_a_lot(void *arg)
         bt_mem_count(BT_MEM_OBJECTS, 10000);
     for (unsigned i = 0; i < 999; i++)
         bt_mem_count(BT_MEM_OBJECTS, -10000);
-    bt_mem_thread_fini();
+    bt_mem_hand_over();
     return arg;
 }
 
-/* Others see it to 64 KiB while it runs (here: it has ended), and exactly after bt_mem_thread_fini. */
+/* Others see it to 64 KiB while it runs (here: it has ended), and exactly after bt_mem_hand_over. */
 static void test_threads_add_up(void **state)
 {
     pthread_t threads[4];

@@ -21,7 +21,7 @@ static void evict(bt_unfinished_entry_t *e)
     const size_t i = (size_t) (e - entries);
 
     bt_mem_count(BT_MEM_BUFFERS, -(int64_t) e->bytes);
-    bt_mem_thread_fini();
+    bt_mem_hand_over();
     gone_on[i] = pthread_self();
     bt_unfinished_close(e);
     atomic_fetch_add(&gone[i], 1);
@@ -192,7 +192,7 @@ static void on_order(bt_loop_t *at, bt_mail_t *envelope)
 
     (void) at;
     int rc = take(there, o->i, 2, o->bytes);
-    bt_mem_thread_fini();
+    bt_mem_hand_over();
     atomic_store(&o->rc, rc + 1);
 }
 
