@@ -8,11 +8,14 @@
  *   block_tokens=512  tokens of the simulator for one block of the trace; its workers have the same block_size
  *   blocks=300        of one worker's cache
  *   seed=1            which gateway gets which request
+ *   in_turn=0         1: gateways take turns, request by request
+ *   ids=0             1: prompts are token ids (workers with by_ids=1), else text
  *
  * Requests go out in the trace's order, each on a connection of its own to a gateway drawn by chance, as a TCP balancer would
- * have it, when due and when there is a place. Prefix hits are the workers' own counters; `ceiling` is what one LRU cache of
- * all workers' blocks finds in the same order. Prints a line of "name value" pairs and ends with 1 when a request failed or
- * when the workers did not count exactly the requests and the tokens that were sent.
+ * have it, when due and when there is a place. Prefix hits are the workers' own counters, which must be the sum of
+ * `cached_tokens` in their answers; `ceiling` is what one LRU cache of all workers' blocks finds in the same order. Prints a
+ * line of "name value" pairs and ends with 1 when a request failed or when the workers did not count exactly the requests and
+ * the tokens that were sent.
  */
 #include "fleet_trace.h"
 #include "net.h"
@@ -44,7 +47,7 @@ struct load {
 };
 
 static struct settings {
-    unsigned rows, speed, in_flight, block_tokens, blocks, seed;
+    unsigned rows, speed, in_flight, block_tokens, blocks, seed, in_turn, ids;
 } settings = {.speed = 150, .in_flight = 64, .block_tokens = 512, .blocks = 300, .seed = 1};
 
 static struct trace trace;
@@ -52,7 +55,7 @@ static unsigned gateways[PORTS_MAX], gateway_count, workers[PORTS_MAX], worker_c
 static struct client *clients;
 static int epoll;
 static unsigned next_row, open_now, failures;
-static uint64_t start_us, progress_us, random_state, late_us;
+static uint64_t start_us, progress_us, random_state, late_us, cached;
 
 static uint64_t draw(void)
 {
@@ -95,11 +98,10 @@ static void send_rest(struct client *c)
 
 static void make_request(struct client *c)
 {
-    static const char begin[] =
-        "{\"model\":\"sim\",\"max_tokens\":1,\"temperature\":0,\"prompt\":\"";
-    static const char end[] = "\"}";
+    static const char begin[] = "{\"model\":\"sim\",\"max_tokens\":1,\"temperature\":0,\"prompt\":";
+    static const char end[] = "}";
     const struct trace_row *row = &trace.rows[c->row];
-    size_t prompt_n = trace_tokens(&trace, row) * TRACE_TOKEN_BYTES;
+    size_t prompt_n = trace_prompt_bytes(&trace, row);
     size_t body_n = sizeof(begin) - 1 + prompt_n + sizeof(end) - 1;
     char *at;
 
@@ -126,10 +128,19 @@ static void start(unsigned row)
     c->row = row;
     c->sent = c->got = 0;
     make_request(c);
-    c->fd = bench_connect(gateways[draw() % gateway_count]);
+    c->fd = bench_connect(gateways[(settings.in_turn ? row : draw()) % gateway_count]);
     open_now++;
     bench_watch(epoll, c->fd, EPOLLIN | EPOLLOUT | EPOLLET, c);
     send_rest(c);
+}
+
+/* Of an engine's answer; none is told where there is none. */
+static uint64_t cached_tokens(const char *answer)
+{
+    static const char key[] = "\"cached_tokens\":";
+    const char *at = strstr(answer, key);
+
+    return at != NULL ? strtoull(at + sizeof(key) - 1, NULL, 10) : 0;
 }
 
 static void on_end(struct client *c)
@@ -139,6 +150,7 @@ static void on_end(struct client *c)
     c->answer[c->got] = '\0';
     snprintf(tokens, sizeof(tokens), "\"prompt_tokens\":%llu,",
              (unsigned long long) trace_tokens(&trace, &trace.rows[c->row]));
+    cached += cached_tokens(c->answer);
     if (strncmp(c->answer, "HTTP/1.1 200 ", 13) != 0)
         finish(c, c->got == 0 ? "no answer" : "status");
     else if (strstr(c->answer, tokens) == NULL)
@@ -250,6 +262,11 @@ static bool adds_up(const struct load *all, uint64_t asked, uint64_t ceiling)
                 (unsigned long long) (all->computed + all->found + all->external));
         return false;
     }
+    if (all->found != cached) {
+        fprintf(stderr, "fleet: the workers found %llu tokens, their answers say %llu\n",
+                (unsigned long long) all->found, (unsigned long long) cached);
+        return false;
+    }
     if (worker_count == 1 && settings.in_flight == 1 && all->found != ceiling) {
         fprintf(stderr, "fleet: the one worker found %llu tokens, its cache should hold %llu\n",
                 (unsigned long long) all->found, (unsigned long long) ceiling);
@@ -310,6 +327,8 @@ static void set(const char *word)
         {"block_tokens=", &settings.block_tokens, 2, TRACE_BLOCK_TOKENS},
         {"blocks=", &settings.blocks, 1, 1u << 24},
         {"seed=", &settings.seed, 0, UINT32_MAX},
+        {"in_turn=", &settings.in_turn, 0, 1},
+        {"ids=", &settings.ids, 0, 1},
     };
 
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
@@ -342,6 +361,7 @@ int main(int argc, char **argv)
         set(argv[i]);
     random_state = settings.seed;
     trace_read(&trace, argv[1], settings.rows, settings.block_tokens);
+    trace.has_ids = settings.ids == 1;
     clients = calloc(settings.in_flight, sizeof(*clients));
     if (clients == NULL || gateway_count == 0 || worker_count == 0 || trace.count == 0) {
         fprintf(stderr, "fleet: nothing to do: no memory, no ports or no rows\n");

@@ -1,5 +1,5 @@
 /* How it works: a block of text is its id, written again and again, so two texts differ in their first eight bytes when the
- * ids do. An id stands for the block and for all before it, hence equal ids mean equal prompts up to there.
+ * ids do; of token ids, its ten decimal digits. An id stands for the block and for all before it, hence equal ids mean equal prompts up to there.
  *
  * The cache is counted as an engine counts: whole blocks only, never the one with the last token, which is always computed;
  * a partial block takes a place too and is never found. A prompt's first block is the last to be evicted. */
@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define ID_BYTES 8 /* "%07x " */
+#define DIGITS 10  /* of a block's id, as token ids */
 
 static void *need(void *memory)
 {
@@ -111,11 +112,19 @@ uint64_t trace_tokens(const struct trace *t, const struct trace_row *row)
     return (row->input_tokens * t->block_tokens + TRACE_BLOCK_TOKENS - 1) / TRACE_BLOCK_TOKENS;
 }
 
-void trace_prompt(const struct trace *t, const struct trace_row *row, char *out)
+size_t trace_prompt_bytes(const struct trace *t, const struct trace_row *row)
+{
+    const size_t tokens = trace_tokens(t, row);
+
+    return t->has_ids ? 2 * tokens + 1 : tokens * TRACE_TOKEN_BYTES + 2;
+}
+
+static void put_text(const struct trace *t, const struct trace_row *row, char *out)
 {
     const size_t block = (size_t) t->block_tokens * TRACE_TOKEN_BYTES;
     size_t left = trace_tokens(t, row) * TRACE_TOKEN_BYTES;
 
+    *out++ = '"';
     for (unsigned i = 0; i < row->id_count; i++) {
         char id[ID_BYTES + 1];
 
@@ -123,6 +132,29 @@ void trace_prompt(const struct trace *t, const struct trace_row *row, char *out)
         for (size_t at = 0; at < block && left > 0; at++, left--)
             *out++ = id[at % ID_BYTES];
     }
+    *out = '"';
+}
+
+static void put_ids(const struct trace *t, const struct trace_row *row, char *out)
+{
+    size_t left = trace_tokens(t, row);
+
+    *out++ = '[';
+    for (unsigned i = 0; i < row->id_count; i++) {
+        char id[DIGITS + 1];
+
+        snprintf(id, sizeof(id), "%010u", row->ids[i]);
+        for (size_t at = 0; at < t->block_tokens && left > 0; at++, left--) {
+            *out++ = id[at % DIGITS];
+            *out++ = ',';
+        }
+    }
+    out[-1] = ']'; /* for the last comma */
+}
+
+void trace_prompt(const struct trace *t, const struct trace_row *row, char *out)
+{
+    (t->has_ids ? put_ids : put_text)(t, row, out);
 }
 
 /* ---- the LRU cache ---- */

@@ -2,12 +2,14 @@
  *
  * Owner: bench_fleet; one trace a process.
  * Life:  read once, then constant.
- * Flow:  a row's block ids -> a prompt whose blocks of text are equal where the ids are -> what one LRU cache finds of it.
+ * Flow:  a row's block ids -> a prompt whose blocks of text, or of token ids, are equal where the ids are -> what one LRU cache finds of
+ *        it.
  * Cost:  a prompt is written when it is sent; the ceiling is a pass over all ids.
  */
 #ifndef BENCH_FLEET_TRACE_H
 #define BENCH_FLEET_TRACE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -26,13 +28,15 @@ struct trace {
     unsigned count;
     unsigned block_tokens; /* tokens that stand for a block of the trace; even, 2 to 512 */
     uint32_t id_max;
+    bool has_ids; /* prompts are token ids, else text */
 };
 
 /* At most `rows_max` rows (0 = all). A file that cannot be read, or a row that makes no sense, ends the program. */
 void trace_read(struct trace *t, const char *path, unsigned rows_max, unsigned block_tokens);
 /* Tokens of a row's prompt, in the simulator's measure. */
 uint64_t trace_tokens(const struct trace *t, const struct trace_row *row);
-/* Writes the prompt: trace_tokens() * 4 mail, digits and blanks. */
+/* The prompt as JSON: a string of digits and blanks, or a list of ids of one digit. out: trace_prompt_bytes(). */
+size_t trace_prompt_bytes(const struct trace *t, const struct trace_row *row);
 void trace_prompt(const struct trace *t, const struct trace_row *row, char *out);
 /* Tokens found by one LRU cache of so many blocks (0 = endless) that all rows go through, one after the other. */
 uint64_t trace_lru_hits(const struct trace *t, unsigned blocks);
