@@ -133,7 +133,7 @@ run-vllm: build ## the same over real vLLM engines on this CPU (6.3 GB of disk)
 run-sglang: build ## the same over real SGLang engines on this CPU
 	@examples/run/run-sglang.sh
 
-run-events: build ## what KV events predict, beside what real engines on this CPU say they had (ENGINE=vllm|sglang|pair)
+run-events: build ## what KV events predict, beside what real engines on this CPU say they had (ENGINE=vllm|sglang|pair|sim)
 	@examples/run/run-events.sh $(or $(ENGINE),vllm)
 
 deps: ## install every package the targets above need
