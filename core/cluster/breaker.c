@@ -166,6 +166,11 @@ bool bt_breaker_allows(const bt_breaker_t *b, uint64_t now_ms)
     return is_time_over(b, now_ms) && !atomic_load_explicit(&b->probing, memory_order_relaxed);
 }
 
+bool bt_breaker_is_probing(const bt_breaker_t *b)
+{
+    return !is_closed(b) && atomic_load_explicit(&b->probing, memory_order_relaxed);
+}
+
 bool bt_breaker_enter(bt_breaker_t *b, uint64_t now_ms, bool *probe_p)
 {
     bool may = true, probe = false;

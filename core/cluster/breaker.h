@@ -61,6 +61,8 @@ void bt_breaker_join(bt_breaker_t *b, bt_breaker_group_t *g);
 void bt_breaker_carry(bt_breaker_t *b, bt_breaker_t *from);
 /* May this worker be chosen now? (Closed; or open time over and no probe running.) Does not take the probe slot. */
 bool bt_breaker_allows(const bt_breaker_t *b, uint64_t now_ms);
+/* Is the probe under way? */
+bool bt_breaker_is_probing(const bt_breaker_t *b);
 /* Takes the right to send; false = somebody else has the probe. *probe_p says whether this leg is the probe and must end in
  * exactly one of success / failure / innocent with the same flag. */
 bool bt_breaker_enter(bt_breaker_t *b, uint64_t now_ms, bool *probe_p);

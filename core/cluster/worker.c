@@ -434,6 +434,12 @@ bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms)
     return bt_worker_why_not(w, now_ms) == NULL;
 }
 
+bool bt_worker_is_probed(const bt_worker_t *w)
+{
+    return bt_breaker_is_probing(&w->breaker) && w->refusal == NULL && why_out(w) == NULL &&
+           why_unready(w) == NULL;
+}
+
 bool bt_worker_serves_model(const bt_worker_t *w, bt_str_t model)
 {
     for (unsigned i = 0; i < w->spec.model_count; i++)

@@ -245,6 +245,8 @@ void bt_worker_unref(bt_worker_t *w); /* NULL is fine; from any thread */
 /* health UP, not draining, breaker allows, and (prefill, decode) a connector that is not refused and, where it is gateway-managed, all
  * its agents here, or, where its bootstrap server tells them, its engine ids known. */
 bool bt_worker_usable(const bt_worker_t *w, uint64_t now_ms);
+/* Only its breaker keeps requests from it, and one of them is under way to find out whether it must. */
+bool bt_worker_is_probed(const bt_worker_t *w);
 /* One word why it is not usable ("down", "starting", "draining", "switching_role", "role_unknown", "scaling", "breaker_open", "unknown_connector",
  * "no_agent", "no_metaserver", "no_engine_id", "not_registered"), or NULL. */
 const char *bt_worker_why_not(const bt_worker_t *w, uint64_t now_ms);

@@ -252,23 +252,51 @@ static bool may_serve(const bt_request_t *r, const bt_worker_set_t *sets)
 }
 
 /* Each request of a pool that has a limit for each worker takes a leg of one that generates: so many may run. */
-static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
+static unsigned places_with(const struct bt_queues *q, const bt_request_t *r,
+                            const bt_worker_set_t *sets)
 {
-    const struct bt_candidates *c;
-    uint64_t limit, legs;
+    const uint64_t limit = r->pool->spec.engine_request_limit;
+    uint64_t legs;
 
-    if (!bt_request_refresh_pool(r))
+    if (!may_serve(r, sets))
         return NO_WORKER;
-    c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
-    if (!may_serve(r, c->sets))
-        return NO_WORKER;
-    limit = r->pool->spec.engine_request_limit;
     if (limit == 0)
         return q->limit;
-    legs = limit * (c->sets[BT_LIST_DECODE].count + c->sets[BT_LIST_HYBRID].count);
+    legs = limit * (sets[BT_LIST_DECODE].count + sets[BT_LIST_HYBRID].count);
     if (legs == 0)
-        legs = limit * c->sets[BT_LIST_SINGLE].count;
+        legs = limit * sets[BT_LIST_SINGLE].count;
     return q->limit != 0 && q->limit < legs ? q->limit : (unsigned) legs;
+}
+
+static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
+{
+    if (!bt_request_refresh_pool(r))
+        return NO_WORKER;
+    return places_with(q, r, bt_candidates_get(r->d, r->pool, BT_STR_NULL)->sets);
+}
+
+/* Nobody is usable, but somebody will be if the one request goes well that a half-open breaker has let through: it may be worth a wait, for no
+ * more requests than would have a place then. */
+static unsigned places_after_probe(const struct bt_queues *q, bt_request_t *r)
+{
+    const uint64_t now_ms = bt_clock_event_ms();
+    bt_worker_set_t then[BT_LIST_COUNT] = {{NULL, 0}};
+    bool has_probe = false;
+
+    if (q->size == 0 || !bt_request_refresh_pool(r))
+        return NO_WORKER;
+    const bt_worker_set_t *const sets[] = {[BT_LIST_PREFILL] = &r->pool->prefill,
+                                           [BT_LIST_DECODE] = &r->pool->decode,
+                                           [BT_LIST_HYBRID] = &r->pool->hybrid,
+                                           [BT_LIST_SINGLE] = &r->pool->alone};
+    for (int list = 0; list < BT_LIST_COUNT; list++)
+        for (unsigned i = 0; i < sets[list]->count; i++) {
+            const bool is_probed = bt_worker_is_probed(sets[list]->items[i]);
+            then[list].count += is_probed || bt_worker_usable(sets[list]->items[i], now_ms);
+            has_probe |= is_probed;
+        }
+    const unsigned places = has_probe ? places_with(q, r, then) : NO_WORKER;
+    return places != 0 ? places : NO_WORKER; /* without an end to them, nobody waits */
 }
 
 static void start_tick(struct bt_queue_ticket *t, uint64_t now_ms)
@@ -532,7 +560,9 @@ enum bt_progress bt_queue_enter(bt_request_t *r)
 
     if (q == NULL)
         return BT_PROGRESS_NEXT;
-    const unsigned places = places_of(q, r);
+    unsigned places = places_of(q, r);
+    if (places == NO_WORKER)
+        places = places_after_probe(q, r);
     if (places == NO_WORKER) /* the plan says why, and those that wait go on waiting */
         return BT_PROGRESS_NEXT;
     struct bt_queue_ticket *t = make_ticket(r);
@@ -561,7 +591,7 @@ static bool pool_has_room(bt_request_t *r)
     return has_room[BT_LIST_HYBRID] || (has_room[BT_LIST_PREFILL] && has_room[BT_LIST_DECODE]);
 }
 
-/* All that might serve it are full; or, of one that has waited, gone since it was called. Not its pool: workers come back, and of a pool
+/* All that might serve it are full; or, of one that has waited, gone since it was called; or one of them is being probed. Not its pool: workers come back, and of a pool
  * that is none of today's nobody may look for candidates. */
 static bool may_block(const struct bt_queues *q, bt_request_t *r, int rc)
 {
@@ -569,8 +599,10 @@ static bool may_block(const struct bt_queues *q, bt_request_t *r, int rc)
 
     if (t == NULL || q->size == 0)
         return false;
-    return rc == BT_E_AGAIN || (rc == BT_E_NO_WORKER && t->since_us != 0 &&
-                                bt_request_refresh_pool(r) && places_of(q, r) == NO_WORKER);
+    if (rc == BT_E_AGAIN)
+        return true;
+    return rc == BT_E_NO_WORKER && bt_request_refresh_pool(r) && places_of(q, r) == NO_WORKER &&
+           (t->since_us != 0 || places_after_probe(q, r) != NO_WORKER);
 }
 
 bool bt_queue_block(bt_request_t *r, int rc)

@@ -25,6 +25,7 @@ static bt_dispatch_shared_t shared;
 static bt_worker_t worker;
 static bt_worker_t *workers[] = {&worker};
 static bt_workers_t snapshot = {.epoch = 1};
+static bt_worker_set_t pool_alone; /* of pools that are made */
 
 static fake_t *fake_of(bt_request_t *r)
 {
@@ -44,7 +45,7 @@ static void on_reap(bt_later_t *later)
 
 static void make(fake_t *f, unsigned loop, const char *pool, const struct bt_request_ops *ops)
 {
-    *f = (fake_t){.pool.spec.name = (char *) (uintptr_t) pool};
+    *f = (fake_t){.pool.spec.name = (char *) (uintptr_t) pool, .pool.alone = pool_alone};
     f->r.d = &dispatchers[loop];
     f->r.ops = ops;
     f->r.pool = &f->pool;
@@ -322,6 +323,44 @@ static void a_line_outlives_its_workers(void **state)
     outlives_its_workers(1);
 }
 
+/* No worker is usable, but one is being tried by the request that its breaker has let through: others wait for what comes of it. */
+static void others_wait_for_a_probe(void **state)
+{
+    fake_t f[4];
+
+    (void) state;
+    come(&f[0], 0, 0, 0); /* the probe */
+    set_usable(false);
+    pool_alone = (bt_worker_set_t){workers, 1};
+    atomic_store(&worker.health, BT_HEALTH_UP);
+    atomic_store(&worker.breaker.state, BT_BREAKER_HALF_OPEN);
+    atomic_store(&worker.breaker.probing, true);
+    end(&f[0]); /* its place is free, and the outcome not known yet */
+    assert_int_equal(come(&f[1], 0, 0, 0), BT_PROGRESS_NEXT);
+    assert_false(f[1].is_refused);
+    assert_int_equal(come(&f[2], 1, 0, 0), BT_PROGRESS_WAITS);
+    is_now(1, 1);
+    atomic_store(&worker.breaker.state, BT_BREAKER_CLOSED);
+    atomic_store(&worker.breaker.probing, false);
+    set_usable(true);
+    while (f[1].went_on < 2)
+        turn_both();
+    assert_false(f[1].is_refused);
+    end(&f[1]);
+    turn_both();
+    assert_int_equal(f[2].went_on, 1);
+    end(&f[2]);
+    /* Nobody waits for one that is open and has no probe. */
+    set_usable(false);
+    atomic_store(&worker.breaker.state, BT_BREAKER_OPEN);
+    come(&f[3], 0, 0, 0);
+    assert_true(f[3].is_refused);
+    end(&f[3]);
+    atomic_store(&worker.breaker.state, BT_BREAKER_CLOSED);
+    pool_alone = (bt_worker_set_t){NULL, 0};
+    drop(f, 4);
+}
+
 static void who_keeps_its_place_for_workers_may_leave(void **state)
 {
     fake_t f[3];
@@ -564,6 +603,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_leaves_the_line_is_passed_over, setup, teardown),
         cmocka_unit_test_setup_teardown(who_is_called_and_gone_hands_on, setup, teardown),
         cmocka_unit_test_setup_teardown(a_line_outlives_its_workers, setup, teardown),
+        cmocka_unit_test_setup_teardown(others_wait_for_a_probe, setup, teardown),
         cmocka_unit_test_setup_teardown(who_keeps_its_place_for_workers_may_leave, setup, teardown),
         cmocka_unit_test_setup_teardown(nobody_waits_for_a_pool_that_is_gone, setup, teardown),
         cmocka_unit_test_setup_teardown(who_waits_for_workers_as_their_pool_goes_looks_again, setup,
