@@ -326,8 +326,8 @@ describe("exemplars", function()
       .. '"} %d+%.%d+ %d+%.%d+\n'), answer.body:match("baton_ttft_seconds_bucket[^\n]*"))
     -- Its other times too, each in the bucket that has counted it.
     for _, name in ipairs({ "request_duration", "prefill", "handoff_wait", "decode", "decision" }) do
-      local le, n, value = answer.body:match("baton_" .. name .. '_seconds_bucket{le="([^"]+)"} (%d+) # {trace_id="' .. TRACE
-        .. '"} (%d+%.%d+) ')
+      local le, n, value = answer.body:match("baton_" .. name .. '_seconds_bucket{le="([^"]+)"} (%d+) # {trace_id="'
+        .. TRACE .. '"} (%d+%.%d+) ')
       assert.truthy(le, name .. ": " .. tostring(answer.body:match("baton_" .. name .. "_seconds_bucket[^\n]*")))
       assert.equal("1", n, name)
       assert.is_true(le == "+Inf" or tonumber(value) <= tonumber(le), name)
