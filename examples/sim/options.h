@@ -2,7 +2,7 @@
  *
  * Owner: the caller of parse; every string is malloc'ed or points into argv.
  * Life:  parse -> fini.
- * Flow:  one table of keys a worker knows (options.c); the help text is printed from it, so it cannot lag behind.
+ * Flow:  one table of keys a worker knows (options_worker.c); the help text is printed from it, so it cannot lag behind.
  * Cost:  start-up only.
  */
 #ifndef SIM_OPTIONS_H
