@@ -19,6 +19,7 @@
 #define TIMEOUT_S (BT_ROLE_SWITCH_TIMEOUT_MS / 1000.0)
 #define WINDOW_MS 60000
 #define LOOK_S 0.2 /* the advisor's */
+#define LOOKS_A_WINDOW 300
 
 /* ---- which ---- */
 
@@ -188,7 +189,7 @@ void bt_sim_advise(bt_sim_run_t *r)
 {
     bt_advisor_look(r->advisor, bt_sim_now_ms(r));
     r->advisor_looks++;
-    if (r->setup->follows_advice && r->advisor_looks % (unsigned) (WINDOW_MS / 1000 / LOOK_S) == 0)
+    if (r->setup->follows_advice && r->advisor_looks % LOOKS_A_WINDOW == 0)
         follow(r);
     if (r->in_flight > 0 || r->next_request < r->setup->trace->count)
         bt_sim_events_push(&r->events, r->now_s + LOOK_S, BT_SIM_ADVISE, 0, NULL);
