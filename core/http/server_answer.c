@@ -82,8 +82,9 @@ static void emit_copy(bt_server_conn_t *c)
         memcpy(at, c->open[i].p, c->open[i].n);
         at += c->open[i].n;
     }
-    memcpy(at, "\r\n", 2);
-    queue_copy(c, head, (size_t) (at + 2 - head));
+    *at++ = '\r';
+    *at++ = '\n';
+    queue_copy(c, head, (size_t) (at - head));
 }
 
 void bt_conn_emit(bt_server_conn_t *c, bool last)

@@ -456,6 +456,7 @@ static void test_small_slices_do_not_pin_buffers(void **state)
 static void test_copies_share_a_buffer(void **state)
 {
     struct end slow, ends[3];
+    const char text[] = "abcd";
     char got[4];
     int slow_peer, peers[3];
 
@@ -469,7 +470,7 @@ static void test_copies_share_a_buffer(void **state)
     for (int round = 0; round < 2; round++) {
         const size_t before = round == 0 ? 0 : bt_mem_bytes(BT_MEM_BUFFERS);
         for (int i = 0; i < 3; i++) {
-            bt_stream_write_copy(&ends[i].s, "abcd" + i, 2);
+            bt_stream_write_copy(&ends[i].s, text + i, 2);
             assert_ptr_equal(ends[i].s.copy_buf, loop.copy_buf);
         }
         if (round > 0)
@@ -477,7 +478,7 @@ static void test_copies_share_a_buffer(void **state)
         turn(&loop, 1);
         for (int i = 0; i < 3; i++) {
             assert_int_equal(recv(peers[i], got, 2, MSG_WAITALL), 2);
-            assert_memory_equal(got, "abcd" + i, 2);
+            assert_memory_equal(got, text + i, 2);
         }
     }
     bt_stream_write_copy(&slow.s, "slow", 4);
