@@ -629,6 +629,12 @@ const bt_flag_t bt_flags[] = {
     {"crash-file", "FILE", BT_GROUP_PROCESS, false, SETTING(PATH(AT(crash_file))),
      "a crash appends to it what it writes to stderr: a backtrace, and the last unusual things of "
      "each loop, as GET /debug/flight shows them (none)"},
+    {"kv-snapshot", "FILE", BT_GROUP_PROCESS, false, SETTING(PATH(AT(kv_snapshot))),
+     "what workers with kv_events hold is kept in it at the end, before an upgrade (SIGUSR2) and "
+     "now and then, and read at the start; believed where an engine with kv_events_replay goes on "
+     "from there (none)"},
+    {"kv-snapshot-secs", "S", BT_GROUP_PROCESS, false, SETTING(SECS(AT(kv_snapshot_ms), 0)),
+     "it is written so often (300; 0 = only at the end and before an upgrade)"},
     {"core-dumps", NULL, BT_GROUP_PROCESS, false, SETTING(BOOL(AT(core_dumps))),
      "a crash may leave a core file, as far as the limits of the process allow (off: keys and "
      "prompts would be in it)"},

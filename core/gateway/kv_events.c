@@ -50,8 +50,12 @@ static int open_kv(struct bt_gateway_kv *kv, const bt_config_t *c)
     int rc = kv->index == NULL ? bt_kv_index_new(&kv->index, &sizes) : 0;
     if (rc < 0)
         return rc;
-    const bt_kv_subscriber_config_t config = {
-        .index = kv->index, .on_parts = on_parts, .on_anew = on_anew, .on_gone = on_gone};
+    const bt_kv_subscriber_config_t config = {.index = kv->index,
+                                              .snapshot = c->kv_snapshot,
+                                              .snapshot_ms = (unsigned) c->kv_snapshot_ms,
+                                              .on_parts = on_parts,
+                                              .on_anew = on_anew,
+                                              .on_gone = on_gone};
     rc = bt_kv_subscriber_new(&kv->subscriber, &config);
     if (rc == 0)
         bt_kv_hits_set_index(kv->index);
@@ -140,6 +144,12 @@ void bt_gateway_kv_publish(bt_gateway_t *g, bt_workers_t *workers)
     }
     if (g->kv != NULL)
         leave_gone(g->kv, workers->epoch);
+}
+
+void bt_gateway_kv_save(bt_gateway_t *g)
+{
+    if (g->kv_subscriber != NULL)
+        bt_kv_subscriber_save(g->kv_subscriber);
 }
 
 void bt_gateway_kv_close(bt_gateway_t *g)

@@ -11,6 +11,8 @@
 #include "gateway/process.h"
 
 void bt_gateway_kv_publish(bt_gateway_t *g, bt_workers_t *workers);
+void bt_gateway_kv_save(
+    bt_gateway_t *g); /* --kv-snapshot, for a successor; it may read the one before */
 void bt_gateway_kv_close(bt_gateway_t *g);
 
 #endif

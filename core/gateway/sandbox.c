@@ -75,8 +75,8 @@ static void allow_named(sandbox_rules_t *r, const char *path, unsigned access)
 
 static unsigned access_of(const bt_flag_t *flag)
 {
-    static const char *const written[] = {"log-file", "audit-log", "record-file", "crash-file",
-                                          "ready-file"};
+    static const char *const written[] = {"log-file",   "audit-log",  "record-file",
+                                          "crash-file", "ready-file", "kv-snapshot"};
 
     for (size_t i = 0; i < sizeof written / sizeof written[0]; i++)
         if (strcmp(flag->name, written[i]) == 0)

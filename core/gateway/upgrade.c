@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "config/passed.h"
+#include "gateway/kv_events.h"
 #include "gateway/notify.h"
 
 #include <errno.h>
@@ -267,6 +268,7 @@ void bt_gateway_upgrade(bt_gateway_t *g)
         return;
     }
     s->gateway = g;
+    bt_gateway_kv_save(g);
     bt_timer_init(&g->control, &s->deadline, on_deadline);
     (void) uv_pipe_init(&g->control.uv, &s->pipe, 0);
     s->pipe.data = s;

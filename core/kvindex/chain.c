@@ -3,7 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#define SEED 1337 /* Dynamo's and Conductor's; any would do */
+#define SEED BT_KV_HASH_SEED
 
 uint64_t bt_kv_hash(bt_str_t bytes)
 {

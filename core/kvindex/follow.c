@@ -10,6 +10,7 @@
 #include "kvindex/follow.h"
 
 #include "base/err.h"
+#include "kvindex/chain.h"
 
 #include <stdlib.h>
 
@@ -19,7 +20,7 @@
 
 const char *bt_kv_loss_name(enum bt_kv_loss loss)
 {
-    static const char *const names[] = {"none", "gap", "restart", "down", "unknown"};
+    static const char *const names[] = {"none", "gap", "restart", "down", "unknown", "snapshot"};
 
     return loss < BT_KV_LOSSES ? names[loss] : "?";
 }
@@ -62,6 +63,7 @@ static void take(bt_kv_follow_t *f, uint64_t number, bt_str_t payload)
 {
     f->next = number + 1;
     f->has_next = true;
+    f->last_hash = bt_kv_hash(payload);
     f->stats.batches++;
     if (bt_kv_decode(f->decoder, payload, on_event, f) < 0)
         lose(f, BT_KV_LOSS_UNKNOWN);
@@ -79,6 +81,28 @@ static bool ask(bt_kv_follow_t *f, uint64_t from, bool is_joining, uint64_t now_
     f->is_checking = f->has_progress = false;
     f->deadline_ms = now_ms + BT_KV_REPLAY_DEADLINE_MS;
     return true;
+}
+
+/* Another process has said the snapshot's last batch, or nobody knows it any more: all begins anew. */
+static void drop_snapshot(bt_kv_follow_t *f, uint64_t now_ms)
+{
+    f->is_resuming = false;
+    f->due = 0; /* a question ends the answer before it */
+    lose(f, BT_KV_LOSS_SNAPSHOT);
+    if (!ask(f, 0, true, now_ms))
+        follow(f);
+}
+
+/* The first of an answer must be the batch that was the last one. */
+static void take_first(bt_kv_follow_t *f, uint64_t number, bt_str_t payload, uint64_t now_ms)
+{
+    if (number != f->next || bt_kv_hash(payload) != f->last_hash) {
+        drop_snapshot(f, now_ms);
+        return;
+    }
+    f->is_resuming = false;
+    f->has_next = f->has_progress = true;
+    f->next++;
 }
 
 static void hold(bt_kv_follow_t *f, uint64_t number, bt_str_t payload)
@@ -118,6 +142,10 @@ static void take_answer(bt_kv_follow_t *f, uint64_t number, bt_str_t payload, ui
         (is_end && f->due > 0)) /* the end of an answer that was asked for before */
         return;
     f->deadline_ms = now_ms + BT_KV_REPLAY_DEADLINE_MS;
+    if (f->is_resuming) {
+        take_first(f, number, payload, now_ms);
+        return;
+    }
     if (is_end) {
         end_answer(f, now_ms);
         return;
@@ -152,6 +180,8 @@ static void begin_anew(bt_kv_follow_t *f, uint64_t number, bt_str_t payload, uin
 
 static void take_stream(bt_kv_follow_t *f, uint64_t number, bt_str_t payload, uint64_t now_ms)
 {
+    if (f->is_resuming)
+        return; /* before its engine was asked: the answer will have it */
     const bool is_back = f->has_seen && number <= f->last_seen;
     const bool is_far = f->has_next && number > f->next && number - f->next > FORWARD_MAX;
 
@@ -214,8 +244,28 @@ void bt_kv_follow_up(bt_kv_follow_t *f, uint64_t now_ms)
     f->is_up = true;
     f->due = 0;
     f->has_next = f->has_seen = false;
-    if (!ask(f, 0, true, now_ms))
+    if (f->is_resuming && ask(f, f->next, true, now_ms))
+        return;
+    if (f->is_resuming)
+        drop_snapshot(f, now_ms);
+    else if (!ask(f, 0, true, now_ms))
         follow(f);
+}
+
+void bt_kv_follow_resume(bt_kv_follow_t *f, bt_kv_place_t place)
+{
+    f->is_resuming = true;
+    f->next = place.number;
+    f->last_hash = place.hash;
+}
+
+bool bt_kv_follow_place(const bt_kv_follow_t *f, bt_kv_place_t *place_p)
+{
+    const bool is_whole = f->has_next && bt_kv_part_is_live(f->index, f->part);
+
+    if (is_whole || f->is_resuming)
+        *place_p = (bt_kv_place_t){f->is_resuming ? f->next : f->next - 1, f->last_hash};
+    return is_whole || f->is_resuming;
 }
 
 /* The engine may be another process when it is back, or it has gone on without us: it says again what it can. */
@@ -225,13 +275,17 @@ void bt_kv_follow_down(bt_kv_follow_t *f)
         return;
     f->is_up = f->is_asking = f->is_checking = f->has_next = f->has_seen = false;
     drop_held(f);
+    if (f->is_resuming)
+        return; /* it has not been asked yet, or has not answered */
     bt_kv_part_set_live(f->index, f->part, false);
     lose(f, BT_KV_LOSS_DOWN);
 }
 
 void bt_kv_follow_turn(bt_kv_follow_t *f, uint64_t now_ms)
 {
-    if (f->is_asking && now_ms >= f->deadline_ms) {
+    if (f->is_asking && now_ms >= f->deadline_ms && f->is_resuming) {
+        drop_snapshot(f, now_ms);
+    } else if (f->is_asking && now_ms >= f->deadline_ms) {
         f->due = 0;
         end_answer(f, now_ms);
     }

@@ -9,6 +9,7 @@
 #include "kvindex/chain.h"
 #include "kvindex/index_impl.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #define HELD_DEFAULT (UINT64_C(4) << 20)
@@ -173,11 +174,9 @@ static void keep_bounds(bt_kv_index_t *x)
 
 /* ---- events ---- */
 
-static void learn_lora(bt_kv_index_t *x, bt_str_t name)
+void bt_kv_index_add_lora(bt_kv_index_t *x, uint64_t hash)
 {
-    const uint64_t hash = bt_kv_hash(name);
-
-    for (unsigned i = 0; name.n > 0 && i < BT_KV_LORAS_MAX; i++) {
+    for (unsigned i = 0; hash != 0 && i < BT_KV_LORAS_MAX; i++) {
         const uint64_t seen = atomic_load_explicit(&x->loras[i], memory_order_relaxed);
         if (seen == 0)
             atomic_store_explicit(&x->loras[i], hash, memory_order_relaxed);
@@ -309,7 +308,8 @@ static void store(bt_kv_index_t *x, uint32_t part, const bt_kv_event_t *e)
 {
     uint64_t parent, own[AHEAD];
 
-    learn_lora(x, e->lora);
+    if (e->lora.n > 0)
+        bt_kv_index_add_lora(x, bt_kv_hash(e->lora));
     if (!learn_size(x, part, e->block_tokens)) {
         x->stats.odd_sizes += e->hash_count;
         return;
@@ -446,6 +446,65 @@ void bt_kv_part_clear(bt_kv_index_t *x, uint32_t part)
     p->group = -1;
     give_size_back(x, part);
     bt_epoch_collect(&x->epoch);
+}
+
+/* ---- out of a snapshot ---- */
+
+int bt_kv_part_group(const bt_kv_index_t *x, uint32_t part)
+{
+    return x->parts[part].group;
+}
+
+void bt_kv_part_each(const bt_kv_index_t *x, uint32_t part, bt_kv_name_cb on_name, void *user)
+{
+    const bt_kv_part_t *p = &x->parts[part];
+
+    for (uint64_t i = 0; p->names.slots != NULL && i <= p->names.mask; i++) {
+        const bt_kv_name_t *name = &p->names.slots[i];
+        if (name->engine == 0)
+            continue;
+        const bt_kv_cell_t *cell = bt_kv_table_find(&x->table, name->own);
+        const uint64_t *more = bt_kv_names_find(&p->copies, name->engine);
+        on_name(user, name->engine, name->own,
+                cell != NULL ? bt_kv_owners_tiers(owners_at(cell), part) : 0,
+                more != NULL ? *more : 0);
+    }
+}
+
+bool bt_kv_part_begin_restore(bt_kv_index_t *x, uint32_t part, uint64_t block_tokens, int64_t group)
+{
+    if (block_tokens > BT_KV_BLOCK_TOKENS_MAX || group < -1 || group > INT_MAX ||
+        (block_tokens > 0 && !learn_size(x, part, (uint32_t) block_tokens)))
+        return false;
+    x->parts[part].group = (int) group;
+    return true;
+}
+
+void bt_kv_part_restore(bt_kv_index_t *x, uint32_t part, uint64_t engine, uint64_t own,
+                        unsigned tiers, uint64_t more)
+{
+    bt_kv_names_t *names = &x->parts[part].names;
+    const uint64_t before = names->count;
+
+    if (bt_kv_part_block_tokens(x, part) == 0 || bt_kv_names_put(names, engine, own) < 0)
+        return;
+    x->names += names->count - before;
+    for (unsigned tier = 0; tier < BT_KV_TIERS; tier++)
+        if ((tiers & 1U << tier) != 0)
+            (void) hold(x, part, own, (enum bt_kv_tier) tier);
+    if (more > 0)
+        (void) bt_kv_names_put(&x->parts[part].copies, engine, more);
+    keep_bounds(x);
+}
+
+unsigned bt_kv_index_loras(const bt_kv_index_t *x, uint64_t hashes[BT_KV_LORAS_MAX])
+{
+    unsigned n = 0;
+
+    while (n < BT_KV_LORAS_MAX &&
+           (hashes[n] = atomic_load_explicit(&x->loras[n], memory_order_relaxed)) != 0)
+        n++;
+    return n;
 }
 
 void bt_kv_part_close(bt_kv_index_t *x, uint32_t first, unsigned count)

@@ -3,7 +3,7 @@
  * Owner: one writer thread opens parts and applies events; loops ask (query.h) and never wait for it.
  * Life:  new -> part_open -> apply, clear -> part_close -> free, when nobody asks any more.
  * Flow:  event -> the part's names give the parent's own hash -> chain over the tokens -> the block's owners.
- * Cost:  (17 bytes a cell + 16 a name) / load: some 50 to 80 bytes for a block that one worker holds, 16 to 43 for each further worker.
+ * Cost:  (16 bytes a cell + 16 a name) / load: some 45 to 80 bytes for a block that one worker holds, 16 to 43 for each further worker.
  *
  * Bounded: max_held counts (block, part) pairs. Above it the blocks that were longest neither stored nor asked for are forgotten, which costs a
  * predicted hit, never a wrong one. Blocks that an engine's device holds more than once are counted: each copy is told, and its removal.
@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 
 #define BT_KV_SIZES_MAX 4u /* kinds of block sizes in one fleet */
+#define BT_KV_LORAS_MAX 256u
 
 typedef struct bt_kv_index bt_kv_index_t;
 
@@ -47,6 +48,20 @@ void bt_kv_part_close(bt_kv_index_t *index, uint32_t first, unsigned count);
 /* How many blocks it holds. */
 uint64_t bt_kv_part_held(const bt_kv_index_t *index, uint32_t part);
 void bt_kv_index_stats(const bt_kv_index_t *index, bt_kv_index_stats_t *stats);
+
+/* ---- the writer's: what a snapshot (snapshot.h) has of a part ---- */
+/* A name of the engine, our own hash, the tiers it is in (0: it is known as a parent alone), further copies on the device. */
+typedef void (*bt_kv_name_cb)(void *user, uint64_t engine, uint64_t own, unsigned tiers,
+                              uint64_t more);
+void bt_kv_part_each(const bt_kv_index_t *index, uint32_t part, bt_kv_name_cb on_name, void *user);
+int bt_kv_part_group(const bt_kv_index_t *index, uint32_t part);
+unsigned bt_kv_index_loras(const bt_kv_index_t *index, uint64_t hashes[BT_KV_LORAS_MAX]);
+/* Of an empty part. False: the index takes no blocks like these. */
+bool bt_kv_part_begin_restore(bt_kv_index_t *index, uint32_t part, uint64_t block_tokens,
+                              int64_t group);
+void bt_kv_part_restore(bt_kv_index_t *index, uint32_t part, uint64_t engine, uint64_t own,
+                        unsigned tiers, uint64_t more);
+void bt_kv_index_add_lora(bt_kv_index_t *index, uint64_t hash);
 
 /* ---- anybody's ---- */
 /* Is what is known of the part whole enough to be believed? Set by whoever follows its events; false after open and close. */

@@ -7,8 +7,6 @@
 #include "kvindex/owners.h"
 #include "kvindex/table.h"
 
-#define BT_KV_LORAS_MAX 256u
-
 typedef struct bt_kv_part {
     bool is_open;
     int group; /* of a hybrid model: the one that counts; -1 = none yet */

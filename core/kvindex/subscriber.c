@@ -1,5 +1,8 @@
 /* How it works: sources and ranks belong to the feeds' thread; the control loop only posts what is to be added and removed, in order. Figures are
- * copied under a lock by the thread, once a second. */
+ * copied under a lock by the thread, once a second.
+ *
+ * A snapshot is written a rank at a time, with pauses, so that events do not wait for the whole index; each rank says for itself how far it had come. What
+ * was read is kept until all workers that the last process knew may have come. */
 #include "kvindex/subscriber.h"
 
 #include "base/clock.h"
@@ -9,10 +12,13 @@
 #include "base/thread.h"
 #include "zmq/feeds.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #define STATS_MS 1000
+#define SAVE_STEP_MS 5        /* from one source to the next */
+#define RESTORE_FOR_MS 300000 /* workers that come later begin with nothing */
 #define RANKS_MAX 1024u
 #define ENDPOINT_MAX BT_KV_ENDPOINT_BYTES
 
@@ -30,17 +36,25 @@ typedef struct source {
     char *name, *events, *replay;
     uint32_t first;
     unsigned first_rank, count;
+    unsigned saved_in; /* the round of snapshots that has it */
     rank_t ranks[];
 } source_t;
 
 struct bt_kv_subscriber {
     bt_kv_subscriber_config_t config;
+    char *snapshot; /* NULL: none is kept */
     bt_zmq_feeds_t *feeds;
     /* ---- the thread's ---- */
     bt_list_t sources;
     bt_kv_decoder_t decoder;
     bt_kv_follow_stats_t past; /* of sources that are gone */
     uint64_t stats_at_ms;
+    bt_kv_snapshot_t *restored; /* what was read at the start */
+    uint64_t restored_until_ms;
+    bt_kv_snapshot_writer_t *writer; /* of the snapshot under way */
+    unsigned save_round;
+    uint64_t save_at_ms; /* the next one, or the next step of it; 0 = never */
+    bool has_told;       /* that it cannot be written; once until it can */
     /* ---- both's ---- */
     pthread_mutex_t lock;
     bt_kv_subscriber_stats_t stats;
@@ -106,8 +120,10 @@ static void on_loss(void *user, enum bt_kv_loss loss)
 {
     static const char *const why[] = {"",
                                       "events were missed, and the engine does not say them again",
-                                      "its engine has restarted", "the connection has ended",
-                                      "a payload that is no batch of events"};
+                                      "its engine has restarted",
+                                      "the connection has ended",
+                                      "a payload that is no batch of events",
+                                      "its engine does not say the snapshot's last batch again"};
     const rank_t *r = user;
 
     bt_log_warn("kvindex", "%s rank %u: %s; what was known of its KV cache is dropped",
@@ -145,6 +161,23 @@ static bool wants_more(void *user)
     return bt_kv_follow_wants_more(&r->follow);
 }
 
+/* Before it is followed. */
+static void restore_rank(rank_t *r)
+{
+    bt_kv_subscriber_t *sub = r->source->subscriber;
+    char endpoint[ENDPOINT_MAX];
+    bt_kv_place_t place;
+
+    put_endpoint(r->source->events, r->number, endpoint);
+    if (sub->restored == NULL || !r->follow.has_replay ||
+        !bt_kv_snapshot_restore(sub->restored, sub->config.index, r->follow.part, endpoint, &place))
+        return;
+    bt_kv_follow_resume(&r->follow, place);
+    bt_log_info("kvindex", "%s rank %u: %llu blocks of the snapshot wait for its engine's word",
+                r->source->name, r->number,
+                (unsigned long long) bt_kv_part_held(sub->config.index, r->follow.part));
+}
+
 static int open_rank(source_t *s, unsigned number)
 {
     bt_kv_subscriber_t *sub = s->subscriber;
@@ -162,6 +195,7 @@ static int open_rank(source_t *s, unsigned number)
                              .ask = ask,
                              .on_loss = on_loss,
                              .user = r}};
+    restore_rank(r);
     return bt_zmq_feed_open(sub->feeds, events, replay, r, &r->feed);
 }
 
@@ -225,6 +259,116 @@ static void publish_stats(bt_kv_subscriber_t *sub)
     pthread_mutex_unlock(&sub->lock);
 }
 
+/* ---- the snapshot ---- */
+
+static void run_load(void *arg)
+{
+    bt_kv_subscriber_t *sub = arg;
+    const char *path = sub->snapshot, *why;
+    const int rc = bt_kv_snapshot_read(&sub->restored, path, &why);
+
+    if (rc < 0 && rc != -ENOENT)
+        bt_log_warn("kvindex", "--kv-snapshot %s: %s; the index begins with nothing", path,
+                    rc == BT_E_INVAL ? why : bt_err_text(rc));
+    sub->restored_until_ms = bt_clock_ms() + RESTORE_FOR_MS;
+}
+
+static void forget_restored(bt_kv_subscriber_t *sub)
+{
+    bt_kv_snapshot_free(sub->restored);
+    sub->restored = NULL;
+}
+
+static void tell_save_failed(bt_kv_subscriber_t *sub, int rc)
+{
+    if (!sub->has_told)
+        bt_log_error("kvindex",
+                     "--kv-snapshot %s cannot be written: %s; its directory must be there, with "
+                     "room, and this process may make files in it",
+                     sub->snapshot, bt_err_text(rc));
+    sub->has_told = true;
+}
+
+static bool begin_save(bt_kv_subscriber_t *sub)
+{
+    const int rc = bt_kv_snapshot_begin(&sub->writer, sub->snapshot);
+
+    if (rc < 0) {
+        sub->writer = NULL;
+        tell_save_failed(sub, rc);
+    }
+    sub->save_round++;
+    return rc == 0;
+}
+
+static void save_source(bt_kv_subscriber_t *sub, source_t *s)
+{
+    char endpoint[ENDPOINT_MAX];
+    bt_kv_place_t place;
+
+    s->saved_in = sub->save_round;
+    for (unsigned i = 0; i < s->count && s->first != 0; i++) {
+        const rank_t *r = &s->ranks[i];
+        if (!bt_kv_follow_place(&r->follow, &place))
+            continue;
+        put_endpoint(s->events, r->number, endpoint);
+        bt_kv_snapshot_put(sub->writer, sub->config.index, r->follow.part, endpoint, place);
+    }
+}
+
+/* One source more; false: that was all. */
+static bool save_next(bt_kv_subscriber_t *sub)
+{
+    for (bt_list_t *at = sub->sources.next; at != &sub->sources; at = at->next) {
+        source_t *s = bt_container_of(at, source_t, link);
+        if (s->saved_in == sub->save_round)
+            continue;
+        save_source(sub, s);
+        return true;
+    }
+    return false;
+}
+
+static void end_save(bt_kv_subscriber_t *sub)
+{
+    const int rc = bt_kv_snapshot_commit(sub->writer, sub->config.index);
+
+    sub->writer = NULL;
+    if (rc < 0)
+        tell_save_failed(sub, rc);
+    else
+        sub->has_told = false;
+}
+
+static void save_all(bt_kv_subscriber_t *sub)
+{
+    bt_kv_snapshot_abort(sub->writer);
+    if (!begin_save(sub))
+        return;
+    while (save_next(sub))
+        ;
+    end_save(sub);
+}
+
+static void run_save(void *arg)
+{
+    save_all(arg);
+}
+
+static void save_turn(bt_kv_subscriber_t *sub, uint64_t now_ms)
+{
+    if (sub->restored != NULL && now_ms >= sub->restored_until_ms)
+        forget_restored(sub);
+    if (sub->save_at_ms == 0 || now_ms < sub->save_at_ms)
+        return;
+    sub->save_at_ms = now_ms + SAVE_STEP_MS;
+    if (sub->writer != NULL ? save_next(sub) : begin_save(sub))
+        return;
+    if (sub->writer != NULL)
+        end_save(sub);
+    sub->save_at_ms = now_ms + sub->config.snapshot_ms;
+}
+
 static void on_turn(void *user)
 {
     rank_t *r = user;
@@ -232,6 +376,7 @@ static void on_turn(void *user)
     const uint64_t now_ms = bt_clock_ms();
 
     bt_kv_follow_turn(&r->follow, now_ms);
+    save_turn(sub, now_ms);
     if (now_ms < sub->stats_at_ms)
         return;
     sub->stats_at_ms = now_ms + STATS_MS;
@@ -321,17 +466,31 @@ int bt_kv_subscriber_new(bt_kv_subscriber_t **subscriber_p, const bt_kv_subscrib
     if (sub == NULL)
         return BT_E_NOMEM;
     sub->config = *config;
+    sub->snapshot = config->snapshot != NULL ? strdup(config->snapshot) : NULL;
+    if (config->snapshot != NULL && config->snapshot_ms > 0)
+        sub->save_at_ms = bt_clock_ms() + config->snapshot_ms;
     bt_list_init(&sub->sources);
     bt_kv_decoder_init(&sub->decoder);
     pthread_mutex_init(&sub->lock, NULL);
-    const int rc = bt_zmq_feeds_new(&sub->feeds, &feeds);
+    int rc = config->snapshot != NULL && sub->snapshot == NULL
+                 ? BT_E_NOMEM
+                 : bt_zmq_feeds_new(&sub->feeds, &feeds);
+    if (rc == 0 && config->snapshot != NULL)
+        (void) bt_zmq_feeds_post(sub->feeds, run_load, sub); /* before any source is added */
     if (rc == 0) {
         *subscriber_p = sub;
         return 0;
     }
     pthread_mutex_destroy(&sub->lock);
+    free(sub->snapshot);
     free(sub);
     return rc;
+}
+
+void bt_kv_subscriber_save(bt_kv_subscriber_t *sub)
+{
+    if (sub->snapshot != NULL)
+        (void) bt_zmq_feeds_post(sub->feeds, run_save, sub);
 }
 
 int bt_kv_subscriber_add(bt_kv_subscriber_t *sub, const bt_kv_source_t *source)
@@ -396,6 +555,9 @@ bool bt_kv_subscriber_close(bt_kv_subscriber_t *sub, unsigned deadline_ms)
 {
     if (!bt_zmq_feeds_close(sub->feeds, deadline_ms))
         return false;
+    if (sub->snapshot != NULL)
+        save_all(sub);
+    forget_restored(sub);
     while (!bt_list_empty(&sub->sources)) {
         source_t *s = bt_container_of(sub->sources.next, source_t, link);
         for (unsigned i = 0; i < s->count; i++)
@@ -405,6 +567,7 @@ bool bt_kv_subscriber_close(bt_kv_subscriber_t *sub, unsigned deadline_ms)
     bt_kv_decoder_fini(&sub->decoder);
     pthread_mutex_destroy(&sub->lock);
     free(sub->ranks);
+    free(sub->snapshot);
     free(sub);
     return true;
 }

@@ -2,7 +2,7 @@
  *
  * Owner: the control loop. The index's writer is a thread of libzmq's feeds (zmq/feeds.h): nothing else changes the index.
  * Life:  new -> add, remove -> close, which has a deadline; then the index may be freed.
- * Flow:  a source is one worker: an endpoint for each of its ranks, on ports that follow each other -> parts of the index, told by on_parts -> events.
+ * Flow:  the snapshot is read, where there is one -> a source is one worker: an endpoint for each of its ranks, on ports that follow each other -> parts of the index, told by on_parts -> events.
  * Cost:  three sockets a rank; see index.h.
  */
 #ifndef BT_KVINDEX_SUBSCRIBER_H
@@ -25,6 +25,9 @@ typedef struct bt_kv_source {
 
 typedef struct bt_kv_subscriber_config {
     bt_kv_index_t *index;
+    /* Where the index is kept beyond the process, and how often it is written beside the last time, at close; NULL: nowhere, 0: only then. Copied. */
+    const char *snapshot;
+    unsigned snapshot_ms;
     /* On the thread. Parts first .. first + count - 1 are the source's; count 0: it has none (any more). */
     void (*on_parts)(void *user, uint32_t first, unsigned count);
     /* On the thread: what one of its ranks says begins anew. May be NULL. */
@@ -58,6 +61,8 @@ int bt_kv_subscriber_new(bt_kv_subscriber_t **subscriber_p,
 /* Copies the texts. */
 int bt_kv_subscriber_add(bt_kv_subscriber_t *subscriber, const bt_kv_source_t *source);
 int bt_kv_subscriber_remove(bt_kv_subscriber_t *subscriber, void *user);
+/* Writes the snapshot soon, for a process that takes this one's place. */
+void bt_kv_subscriber_save(bt_kv_subscriber_t *subscriber);
 /* As of the last second or so. */
 void bt_kv_subscriber_stats(bt_kv_subscriber_t *subscriber, bt_kv_subscriber_stats_t *stats);
 /* A copy of all ranks, to be freed; how many. 0 also where memory is short. */

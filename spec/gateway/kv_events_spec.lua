@@ -257,13 +257,16 @@ describe("KV events that are lost on their way", function()
   teardown(proc.clean)
 
   it("are asked for, and the prediction is whole", function()
-    start({ lose = 3 })
+    local snapshot = proc.path("kv-snapshot")
+    start({ lose = 3, flags = { "--record-sample", "1", "--kv-snapshot", snapshot } })
     until_followed()
     local ids = prompt(0, 1, 20 * BLOCK + 1)
     ask(ids, "w1")
     ask(prompt(0, 2, 5 * BLOCK + 1), "w1") -- the last batches of the first may be among those that were lost
     until_predicted(ids, "w1", 20 * BLOCK)
     f:stop()
+    local kept = assert(proc.read(snapshot), "what is known is kept at the end")
+    assert.truthy(kept:find(("tcp://127.0.0.1:%d"):format(ports[1].events), 1, true))
   end)
 
   it("are lost for good without a replay endpoint: the worker's part is dropped, and told", function()

@@ -435,6 +435,9 @@ static void limits_and_keys(void **state)
                    c.server.max_buffered_bytes == (size_t) 1 << 30 &&
                    c.dispatch.max_concurrent == 0);
     EXPECT("--kv-index-blocks 5000", c.kv_index_blocks == 5000);
+    EXPECT("", c.kv_snapshot == NULL && c.kv_snapshot_ms == 300000);
+    EXPECT("--kv-snapshot /tmp/kv --kv-snapshot-secs 60",
+           strcmp(c.kv_snapshot, "/tmp/kv") == 0 && c.kv_snapshot_ms == 60000);
     EXPECT("--max-payload-size 1000 --max-buffered-bytes 2000000 --max-concurrent-requests 77",
            c.server.max_body_bytes == 1000 && c.server.max_buffered_bytes == 2000000 &&
                c.dispatch.max_concurrent == 77);

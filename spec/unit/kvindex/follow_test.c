@@ -391,6 +391,146 @@ static void test_replay_that_cannot_be_asked(void **state)
     assert_int_equal(last_loss, BT_KV_LOSS_GAP);
 }
 
+/* ---- snapshots ---- */
+
+/* A part with blocks 0 .. 2, whose last batch was number 2, in a process that has not been connected yet. */
+static void restore(void)
+{
+    bt_kv_place_t place;
+
+    end();
+    for (uint64_t n = 0; n < 3; n++)
+        stream(n);
+    assert_true(bt_kv_follow_place(&follow, &place));
+    assert_int_equal(place.number, 2);
+    bt_kv_part_set_live(index_, part, false);
+    follow = (bt_kv_follow_t){.index = index_,
+                              .decoder = &decoder,
+                              .part = part,
+                              .has_replay = follow.has_replay,
+                              .ask = on_ask,
+                              .on_loss = on_loss};
+    bt_kv_follow_resume(&follow, place);
+    asked = losses = 0;
+}
+
+static void test_snapshot_goes_on(void **state)
+{
+    bt_kv_place_t place;
+
+    (void) state;
+    restore();
+    assert_true(bt_kv_follow_place(&follow, &place)); /* written once more, should we end now */
+    assert_int_equal(place.number, 2);
+    bt_kv_follow_up(&follow, now_ms);
+    assert_int_equal(asked, 1);
+    assert_int_equal(asked_from, 2);
+    answer(2, false);
+    assert_false(bt_kv_part_is_live(index_, part)); /* what came after it is still to come */
+    answer(3, false);
+    answer(4, false);
+    end();
+    assert_true(bt_kv_part_is_live(index_, part));
+    assert_int_equal(held(), 5);
+    stream(5);
+    assert_int_equal(held(), 6);
+    assert_int_equal(losses, 0);
+    assert_int_equal(follow.stats.batches, 3);
+}
+
+/* Whoever answers is asked for all that it has. */
+static void is_dropped(void)
+{
+    assert_int_equal(losses, 1);
+    assert_int_equal(last_loss, BT_KV_LOSS_SNAPSHOT);
+    assert_int_equal(held(), 0);
+    assert_int_equal(asked, 2);
+    assert_int_equal(asked_from, 0);
+    answer(0, false);
+    end();
+    assert_true(bt_kv_part_is_live(index_, part));
+    assert_int_equal(held(), 1);
+    stream(1);
+    assert_int_equal(held(), 2);
+}
+
+static void test_snapshot_of_another_process(void **state)
+{
+    char bytes[64], seq[8];
+
+    (void) state;
+    restore();
+    bt_kv_follow_up(&follow, now_ms);
+    bt_kv_follow_message(
+        &follow, (bt_str_t[]){BT_STR(""), BT_STR(""), number(2, seq), payload_stored(7, bytes)}, 4,
+        true, now_ms);
+    is_dropped();
+}
+
+/* It has said fewer batches than the one before it had. */
+static void test_snapshot_of_a_process_that_is_new(void **state)
+{
+    (void) state;
+    restore();
+    bt_kv_follow_up(&follow, now_ms);
+    end();
+    is_dropped();
+}
+
+static void test_snapshot_that_is_too_old(void **state)
+{
+    (void) state;
+    restore();
+    bt_kv_follow_up(&follow, now_ms);
+    answer(3, false); /* 2 is not kept any more */
+    is_dropped();
+}
+
+static void test_snapshot_and_silence(void **state)
+{
+    (void) state;
+    restore();
+    bt_kv_follow_up(&follow, now_ms);
+    now_ms += BT_KV_REPLAY_DEADLINE_MS;
+    bt_kv_follow_turn(&follow, now_ms);
+    is_dropped();
+}
+
+/* A connection that ends before the answer says nothing of the engine. */
+static void test_snapshot_and_a_connection_that_ends(void **state)
+{
+    (void) state;
+    restore();
+    bt_kv_follow_up(&follow, now_ms);
+    bt_kv_follow_down(&follow);
+    assert_int_equal(losses, 0);
+    assert_int_equal(held(), 3);
+    bt_kv_follow_up(&follow, now_ms);
+    assert_int_equal(asked_from, 2);
+    answer(2, false);
+    end();
+    assert_true(bt_kv_part_is_live(index_, part));
+    assert_int_equal(held(), 3);
+    assert_int_equal(losses, 0);
+}
+
+static void test_place(void **state)
+{
+    bt_kv_place_t place, next;
+
+    (void) state;
+    end();
+    assert_false(bt_kv_follow_place(&follow, &place)); /* nothing has come */
+    stream(0);
+    assert_true(bt_kv_follow_place(&follow, &place));
+    stream(2); /* a gap: the part is as it was */
+    assert_true(bt_kv_follow_place(&follow, &next));
+    assert_int_equal(next.number, place.number);
+    assert_true(next.hash == place.hash);
+    bt_kv_follow_down(&follow);
+    assert_false(bt_kv_follow_place(&follow, &place));
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
@@ -409,7 +549,14 @@ int main(void)
         T(restart_forward),
         T(down),
         T(what_is_no_batch),
-        T(replay_that_cannot_be_asked)};
+        T(replay_that_cannot_be_asked),
+        T(snapshot_goes_on),
+        T(snapshot_of_another_process),
+        T(snapshot_of_a_process_that_is_new),
+        T(snapshot_that_is_too_old),
+        T(snapshot_and_silence),
+        T(snapshot_and_a_connection_that_ends),
+        T(place)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

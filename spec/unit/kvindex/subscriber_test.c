@@ -82,34 +82,66 @@ static void add(bool has_replay)
         0);
 }
 
-static int setup(void **state)
+static void begin(const char *snapshot, unsigned snapshot_ms)
 {
-    const bt_kv_subscriber_config_t config = {.on_parts = on_parts, .on_gone = on_gone};
-    bt_kv_subscriber_config_t own = config;
-
-    (void) state;
-    port = free_ports();
-    replay_port = port + 1;
     atomic_store(&gone, 0);
     atomic_store(&first_part, 0);
     assert_int_equal(bt_kv_index_new(&index_, &(bt_kv_index_config_t){0}), 0);
     assert_int_equal(bt_kv_query_new(&query, index_), 0);
-    own.index = index_;
-    assert_int_equal(bt_kv_subscriber_new(&subscriber, &own), 0);
+    const bt_kv_subscriber_config_t config = {.index = index_,
+                                              .snapshot = snapshot,
+                                              .snapshot_ms = snapshot_ms,
+                                              .on_parts = on_parts,
+                                              .on_gone = on_gone};
+    assert_int_equal(bt_kv_subscriber_new(&subscriber, &config), 0);
+}
+
+static void finish(void)
+{
+    assert_true(bt_kv_subscriber_close(subscriber, DEADLINE_MS));
+    assert_int_equal(atomic_load(&gone), 1);
+    assert_int_equal(atomic_load(&first_part), 0);
+    bt_kv_query_free(query);
+    bt_kv_index_free(index_);
+}
+
+static int setup(void **state)
+{
+    (void) state;
+    port = free_ports();
+    replay_port = port + 1;
+    begin(NULL, 0);
     return 0;
 }
 
 static int teardown(void **state)
 {
     (void) state;
-    assert_true(bt_kv_subscriber_close(subscriber, DEADLINE_MS));
-    assert_int_equal(atomic_load(&gone), 1);
-    assert_int_equal(atomic_load(&first_part), 0);
-    bt_kv_query_free(query);
-    bt_kv_index_free(index_);
+    finish();
     bt_zmq_publisher_free(publisher);
     publisher = NULL;
     return 0;
+}
+
+static char folder[64], path[96];
+
+static int setup_with_snapshot(void **state)
+{
+    (void) state;
+    snprintf(folder, sizeof(folder), "/tmp/kv-subscriber-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/index", folder);
+    port = free_ports();
+    replay_port = port + 1;
+    begin(path, 0);
+    return 0;
+}
+
+static int teardown_with_snapshot(void **state)
+{
+    (void) teardown(state);
+    (void) unlink(path);
+    return rmdir(folder);
 }
 
 static void store(unsigned block, bool is_lost)
@@ -239,6 +271,68 @@ static void test_nobody_is_there(void **state)
     assert_false(is_live());
 }
 
+/* The engine says only its last two batches again: whoever comes anew without a snapshot knows nothing of those before. */
+static void fill_with_two_kept(void)
+{
+    publish_with(2, false);
+    add(true);
+    UNTIL(is_live());
+    for (unsigned i = 0; i < 5; i++)
+        store(i, false);
+    UNTIL(hit() == 5);
+}
+
+static void test_snapshot(void **state)
+{
+    (void) state;
+    fill_with_two_kept();
+    finish();
+    store(5, false); /* while nobody is there */
+    begin(path, 0);
+    add(true);
+    UNTIL(is_live());
+    assert_int_equal(hit(), 6);
+    store(6, false);
+    UNTIL(hit() == 7);
+}
+
+static void test_snapshot_of_an_engine_that_is_gone(void **state)
+{
+    bt_kv_subscriber_stats_t stats;
+
+    (void) state;
+    fill_with_two_kept();
+    finish();
+    bt_zmq_publisher_free(publisher);
+    publish_with(100, false);
+    for (unsigned i = 0; i < 5; i++)
+        store(i == 4 ? 0 : i, false); /* as many batches; another last one */
+    begin(path, 0);
+    add(true);
+    UNTIL(is_live());
+    assert_int_equal(hit(), 4);
+    UNTIL((bt_kv_subscriber_stats(subscriber, &stats),
+           stats.follow.losses[BT_KV_LOSS_SNAPSHOT] == 1));
+}
+
+/* Now and then, and when asked: without an end. */
+static void test_snapshot_while_it_goes_on(void **state)
+{
+    (void) state;
+    fill_with_two_kept();
+    assert_int_not_equal(access(path, F_OK), 0);
+    bt_kv_subscriber_save(subscriber);
+    UNTIL(access(path, F_OK) == 0);
+    assert_int_equal(unlink(path), 0);
+    finish();
+    assert_int_equal(access(path, F_OK), 0);
+    begin(path, 20);
+    add(true);
+    UNTIL(is_live());
+    assert_int_equal(unlink(path), 0);
+    UNTIL(access(path, F_OK) == 0);
+}
+
 static void test_endpoints(void **state)
 {
     (void) state;
@@ -257,6 +351,8 @@ static void test_endpoints(void **state)
 
 int main(void)
 {
+#define S(name)                                                                                    \
+    cmocka_unit_test_setup_teardown(test_##name, setup_with_snapshot, teardown_with_snapshot)
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
     const struct CMUnitTest tests[] = {T(late_joiner),
                                        T(gap_is_healed),
@@ -264,6 +360,9 @@ int main(void)
                                        T(gap_without_replay),
                                        T(engine_restarts),
                                        T(nobody_is_there),
+                                       S(snapshot),
+                                       S(snapshot_of_an_engine_that_is_gone),
+                                       S(snapshot_while_it_goes_on),
                                        cmocka_unit_test(test_endpoints)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
