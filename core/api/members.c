@@ -57,6 +57,8 @@ static const struct member {
     {BT_STR("data_parallel_rank"), FORBIDDEN}, {BT_STR("disagg_prefill_dp_rank"), FORBIDDEN},
     {BT_STR("decode_tp_size"), FORBIDDEN}, {BT_STR("kv_cache_report_mode"), FORBIDDEN},
     {BT_STR("disaggregated_params"), FORBIDDEN}, {BT_STR("prompt_token_ids_b64"), FORBIDDEN},
+    /* SGLang: "never by an application client"; vLLM has it inside */
+    {BT_STR("kv_hints"), FORBIDDEN},
     /* SGLang's own processes say these to each other */
     {BT_STR("http_worker_ipc"), FORBIDDEN}, {BT_STR("encoder_urls"), FORBIDDEN},
     {BT_STR("need_wait_for_mm_inputs"), FORBIDDEN}, {BT_STR("num_items_assigned"), FORBIDDEN},

@@ -133,7 +133,9 @@ static void test_strips(void **state)
         "\"bootstrap_host\":\"h\","
         "\"bootstrap_port\":1,\"bootstrap_room\":1,\"bootstrap_pair_key\":1,\"rid\":\"r\",\"routed_"
         "dp_rank\":1,"
-        "\"data_parallel_rank\":1,\"disagg_prefill_dp_rank\":1,\"decode_tp_size\":1,\"keep\":1}",
+        "\"data_parallel_rank\":1,\"disagg_prefill_dp_rank\":1,\"decode_tp_size\":1,"
+        "\"kv_hints\":{\"protocol_version\":\"0.1\",\"message_id\":\"m\",\"actions\":[]},"
+        "\"keep\":1}",
         "{\"keep\":1}");
     expect_stripped(BT_ROUTE_CHAT, "{\"kv\\u005ftransfer_params\":{},\"a\":1}", "{\"a\":1}");
     expect_stripped(BT_ROUTE_CHAT, "{\"vllm_xargs\":{\"kv_transfer_params\":{},\"x\":1}}",
