@@ -23,7 +23,7 @@ typedef struct bt_sandbox {
     unsigned long long handled; /* rights that this kernel knows of */
 } bt_sandbox_t;
 
-/* -errno: this kernel has no Landlock (ENOSYS), or it is switched off (EOPNOTSUPP). */
+/* -errno: this kernel has no Landlock (ENOSYS), it is switched off (EOPNOTSUPP), or a filter of calls refuses it (EPERM). */
 int bt_sandbox_open(bt_sandbox_t *sandbox);
 /* access: bits of bt_sandbox_access; of a directory: all below it. A path that is not there is no error. -errno. */
 int bt_sandbox_allow(bt_sandbox_t *sandbox, const char *path, unsigned access);

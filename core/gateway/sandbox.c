@@ -160,6 +160,14 @@ const char *bt_gateway_sandbox_mode(const bt_config_t *c)
     return names[c->sandbox];
 }
 
+/* EPERM is no answer of Landlock's: a filter that is older than it, a service manager's or a container's, gives that one. */
+static const char *why_none(int rc)
+{
+    return rc == -EPERM ? "its calls are refused by a filter around the gateway (systemd: "
+                          "SystemCallFilter=)"
+                        : "this kernel has no Landlock";
+}
+
 int bt_gateway_sandbox(const bt_config_t *c, char *err, size_t err_size)
 {
     sandbox_rules_t r = {.rc = 0};
@@ -169,11 +177,10 @@ int bt_gateway_sandbox(const bt_config_t *c, char *err, size_t err_size)
     int rc = bt_sandbox_open(&r.sandbox);
     if (rc < 0 && c->sandbox == BT_SANDBOX_STRICT)
         return bt_err_refuse(err, err_size,
-                             "--sandbox strict: this kernel has no Landlock: %s; --sandbox auto "
-                             "goes on without",
-                             strerror(-rc));
+                             "--sandbox strict: %s: %s; --sandbox auto goes on without",
+                             why_none(rc), strerror(-rc));
     if (rc < 0) {
-        bt_log_warn("gateway", "no sandbox: this kernel has no Landlock: %s", strerror(-rc));
+        bt_log_warn("gateway", "no sandbox: %s: %s", why_none(rc), strerror(-rc));
         return 0;
     }
     allow_all(&r, c);

@@ -106,8 +106,8 @@ describe("an upgrade", function()
       os.remove(outside)
     end)
     start({ "--sandbox", "auto", "--audit-log", proc.path("audit.log") })
-    if first:stderr():find("no sandbox: this kernel has no Landlock", 1, true) then
-      pending("this kernel has no Landlock")
+    if first:stderr():find("no sandbox: ", 1, true) then
+      pending("no Landlock here")
       return
     end
     first:says("sandbox: files of the system and of the configuration's directories only")
