@@ -380,7 +380,7 @@ static void on_restarted(void *user, bt_worker_t *w)
 static int start_serving(bt_gateway_t *g)
 {
     char err[BT_CONFIG_ERR_BYTES];
-    g->is_listening = !bt_gateway_is_successor(g);
+    g->is_listening = !bt_gateway_listens_late();
     int rc = bt_monitor_start(&g->monitor, &g->control, &g->config->monitor);
     if (rc < 0)
         return rc;

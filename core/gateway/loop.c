@@ -17,6 +17,7 @@
 #include "config/passed.h"
 #include "gateway/crash.h"
 #include "gateway/fleet.h"
+#include "gateway/upgrade.h"
 #include "script/shared/kv_hits.h"
 
 #include <errno.h>
@@ -126,6 +127,12 @@ static void tell_quiet(bt_loop_t *control, bt_mail_t *envelope)
     bt_gateway_on_quiet(mail.el->gateway);
 }
 
+/* Another process serves its port on: who is idle may ask once more, and is told by the answer to go. */
+static bool is_port_kept(const bt_gateway_t *g)
+{
+    return g->is_replaced || bt_gateway_is_activated();
+}
+
 static bool has_drained(const bt_gateway_loop_t *el)
 {
     return bt_dispatcher_idle(el->dispatcher) && bt_server_active_count(el->server) == 0;
@@ -134,7 +141,7 @@ static bool has_drained(const bt_gateway_loop_t *el)
 static void on_idle_check(bt_timer_t *timer)
 {
     bt_gateway_loop_t *el = bt_container_of(timer, bt_gateway_loop_t, idle_check);
-    const uint64_t last_ms = el->gateway->is_replaced ? LAST_REQUEST_MS : LAST_BYTES_MS;
+    const uint64_t last_ms = is_port_kept(el->gateway) ? LAST_REQUEST_MS : LAST_BYTES_MS;
     uint64_t now_ms = bt_clock_ms();
     if (!has_drained(el))
         el->idle_since_ms = 0;
@@ -157,7 +164,7 @@ static void on_drain(bt_loop_t *loop, bt_mail_t *envelope)
     if (el->server == NULL)
         return;
     close_listeners(el);
-    bt_server_drain(el->server, el->gateway->is_replaced);
+    bt_server_drain(el->server, is_port_kept(el->gateway));
     bt_timer_start(&el->idle_check, IDLE_CHECK_MS);
 }
 

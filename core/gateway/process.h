@@ -148,7 +148,7 @@ struct bt_gateway {
     char *program;             /* the file that this process runs; NULL = unknown */
     bt_successor_t *successor; /* starting; NULL = none */
     bool is_replaced;          /* by it: what it has is left alone */
-    bool is_listening;         /* a successor is not from the start */
+    bool is_listening;         /* not from the start: bt_gateway_listens_late */
     unsigned listening_loops;
     uint64_t start_ms;
     bool seen_usable;

@@ -1,5 +1,5 @@
-/* An ordinary start listens first and serves 503 until workers are usable, so that an orchestrator sees it at once. A successor does it the
- * other way round: until it listens, the process before answers. */
+/* An ordinary start listens first and serves 503 until workers are usable, so that an orchestrator sees it at once. Where clients wait
+ * elsewhere meanwhile it is the other way round: a successor's are answered by the process before, those of a socket of systemd's stay in it. */
 #include "gateway/startup.h"
 
 #include "admin/admin.h"
@@ -173,7 +173,7 @@ static void end_failed(bt_gateway_t *g)
 void bt_gateway_on_listening(bt_gateway_t *g, int rc)
 {
     if (rc < 0)
-        bt_log_error("gateway", "cannot take over: %s", bt_err_text(rc));
+        bt_log_error("gateway", "cannot listen: %s", bt_err_text(rc));
     if (rc < 0 || g->state != BT_GATEWAY_SERVING) {
         end_failed(g);
         return;
@@ -184,22 +184,24 @@ void bt_gateway_on_listening(bt_gateway_t *g, int rc)
         end_failed(g);
         return;
     }
+    if (!bt_gateway_is_successor())
+        return;
     bt_gateway_tell_predecessor(g);
     bt_log_info("gateway", "taken over from process %ld", (long) getppid());
 }
 
 /* True: it is not time yet. */
-static bool waits_to_take_over(bt_gateway_t *g)
+static bool waits_to_listen(bt_gateway_t *g)
 {
-    if (!bt_gateway_is_successor(g))
+    if (g->is_listening)
         return false;
-    if (bt_gateway_may_take_over(g)) {
+    if (bt_gateway_may_listen(g)) {
         g->is_listening = true;
         for (unsigned i = 0; i < g->loop_count; i++)
             bt_gateway_loop_listen(&g->loops[i]);
         return false;
     }
-    if (bt_clock_ms() - g->start_ms >= TAKE_OVER_MS) {
+    if (bt_gateway_is_successor() && bt_clock_ms() - g->start_ms >= TAKE_OVER_MS) {
         bt_log_error("gateway", "no usable workers %u ms after the start: the process before stays",
                      TAKE_OVER_MS);
         end_failed(g);
@@ -214,7 +216,7 @@ void bt_gateway_on_startup(bt_timer_t *timer)
 {
     bt_gateway_t *g = bt_container_of(timer, bt_gateway_t, startup);
     uint64_t age_ms = bt_clock_ms() - g->start_ms, limit_ms = g->config->startup_timeout_ms;
-    if (waits_to_take_over(g))
+    if (waits_to_listen(g))
         return;
     if (any_usable(g)) {
         g->seen_usable = true;

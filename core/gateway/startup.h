@@ -2,7 +2,7 @@
  *
  * Owner: the control loop.
  * Life:  from the moment in which the threads run until workers are usable.
- * Flow:  begin_to_serve, at once or, of a successor (upgrade.h), once its workers are known and it listens -> the startup timer waits for
+ * Flow:  begin_to_serve, at once or, with sockets that are passed (upgrade.h), once the workers are known and it listens -> the startup timer waits for
  *        the first usable topology.
  * Cost:  a timer until then.
  */

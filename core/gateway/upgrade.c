@@ -310,9 +310,19 @@ void bt_gateway_upgrade_init(bt_gateway_t *g)
 
 /* ---- the new process ---- */
 
-bool bt_gateway_is_successor(const bt_gateway_t *g)
+bool bt_gateway_is_successor(void)
 {
-    return !g->is_listening && bt_passed_upgrade_fd() >= 0;
+    return bt_passed_upgrade_fd() >= 0;
+}
+
+bool bt_gateway_listens_late(void)
+{
+    return bt_gateway_is_successor() || bt_gateway_is_activated();
+}
+
+bool bt_gateway_is_activated(void)
+{
+    return !bt_gateway_is_successor() && bt_passed(BT_PASSED_CLIENT)->count > 0;
 }
 
 static bool is_known(const bt_worker_pool_t *pool)
@@ -324,7 +334,7 @@ static bool is_known(const bt_worker_pool_t *pool)
     return true;
 }
 
-bool bt_gateway_may_take_over(const bt_gateway_t *g)
+bool bt_gateway_may_listen(const bt_gateway_t *g)
 {
     const bt_workers_t *workers = bt_registry_current(g->registry);
     const bool is_late = bt_clock_ms() - g->start_ms >= KNOWN_MS;
@@ -337,7 +347,8 @@ bool bt_gateway_may_take_over(const bt_gateway_t *g)
                     bt_workers_topology(pool, bt_clock_ms(), why, sizeof why) != BT_TOPOLOGY_NONE;
         all_known = all_known && is_known(pool);
     }
-    return is_usable && (all_known || is_late);
+    /* Nobody else serves systemd's socket: who cannot says so, after a while. */
+    return (is_usable || !bt_gateway_is_successor()) && (all_known || is_late);
 }
 
 void bt_gateway_tell_predecessor(bt_gateway_t *g)

@@ -21,10 +21,13 @@ void bt_gateway_upgrade_stop(bt_gateway_t *g); /* a successor that is not ready 
 
 /* ---- the new process ---- */
 
-/* It listens only once its workers are known, or requests would be refused that the old one could serve. */
-bool bt_gateway_is_successor(const bt_gateway_t *g);
-/* Called again and again until it is true: whether to listen now. BT_E_*: never. */
-bool bt_gateway_may_take_over(const bt_gateway_t *g);
+bool bt_gateway_is_successor(void);
+/* A successor listens only once its workers are known, or requests would be refused that the old one could serve; so does who was passed its sockets
+ * by systemd, for clients wait in them. */
+bool bt_gateway_listens_late(void);
+bool bt_gateway_is_activated(void); /* systemd holds the client port */
+/* Called again and again until it is true: whether to listen now. */
+bool bt_gateway_may_listen(const bt_gateway_t *g);
 void bt_gateway_tell_predecessor(bt_gateway_t *g);
 
 #endif

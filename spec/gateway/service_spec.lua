@@ -199,14 +199,14 @@ describe("a gateway under a service manager", function()
     end
   end)
 
-  it("keeps a connection that waits in a passed socket over a restart", function()
+  it("keeps a request that waits in a passed socket over a restart, until workers are known", function()
     local client, port = listener()
     local passed = { sockets = { { fd = client:getfd(), name = "client" } } }
     start({}, passed)
     wait_ready(port)
     http.hang_up(port)
     assert.equal(0, (process:stop(10)))
-    local c = http.start(port, { path = "/health" }) -- nobody is there
+    local c = http.start(port, { path = "/v1/completions", body = BODY }) -- nobody is there
     start({}, passed)
     client:close()
     assert.equal(200, c:wait().status)
