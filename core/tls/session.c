@@ -131,7 +131,6 @@ static void clear_errors(void)
         ERR_clear_error();
 }
 
-
 static bt_tls_session_t *session_of(bt_cipher_t *c)
 {
     return (bt_tls_session_t *) c;
