@@ -22,7 +22,7 @@ define configure
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help build all install deb package-check test check conformance faults mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang run-events deps clean
+.PHONY: help build all install deb package-check systemd-check test check conformance faults mutants lint format api asan tsan fuzz coverage bench soak run run-fleet run-vllm run-sglang run-events deps clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -51,6 +51,9 @@ deb: ## Debian packages in build/package: baton, libbaton-kv0, libbaton-kv-dev
 
 package-check: deb ## the packages in a fresh Debian: lintian, install, first answer, remove, purge (root, mmdebstrap)
 	@packaging/check build/package || [ $$? -eq 77 ]
+
+systemd-check: deb ## the packages under a real systemd, in an emulated machine (root, mmdebstrap, QEMU; minutes)
+	@packaging/systemd_check build/package || [ $$? -eq 77 ]
 
 test: ## every spec
 	$(call needs,test)
