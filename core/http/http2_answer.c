@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-#define COPY_BELOW ((size_t) 1024) /* a small slice that has to wait would keep a large buffer */
+#define COPY_BELOW ((size_t) 4096) /* a small slice that has to wait would keep a large buffer */
 #define COPY_BEHIND ((size_t) 4 * 1024) /* it has to wait behind so much */
 
 static bt_http2_stream_t *stream_of(const bt_exchange_t *x)

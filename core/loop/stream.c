@@ -9,7 +9,7 @@
  *                  ^                           +-> rest -> uv_write -> callback -> try_write ...
  *
  * A small slice of a large buffer that has to wait behind a full socket is copied (copy_buf), or a slow reader of 160
- * byte events would hold a 16 KiB buffer for each of them.
+ * byte events, or of some that came at once, would hold a 16 KiB buffer for each of them.
  *
  * Callbacks. on_drain and on_write_error come from the flush point or from uv, never from inside a call of the user's.
  * The struct lives until on_closed, which uv calls in a later phase; so after each callback looking at `closing` is
@@ -44,7 +44,7 @@
 #define READS_HELD_MAX 256U
 #define SHARED_BELOW ((size_t) 4096)    /* a buffer with more in it is not read into again */
 #define LONG_READ_BYTES 32768           /* is sent on at once: now it is in the cache */
-#define COPY_BELOW ((size_t) 1024)      /* smaller slices are copied when they have to wait */
+#define COPY_BELOW ((size_t) 4096)      /* smaller slices are copied when they have to wait */
 #define SHARED_COPY_MAX ((size_t) 2048) /* what is longer is copied into a buffer of its own */
 
 static void drain_events(bt_stream_t *s);

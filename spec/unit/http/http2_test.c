@@ -370,6 +370,32 @@ static void a_shut_window_blocks_its_stream_alone(void **state)
     w.held = NULL;
 }
 
+/* Some events that came at once hold the buffer that they came in no longer than one does. */
+static void small_slices_that_wait_do_not_pin_buffers(void **state)
+{
+    const size_t before = bt_mem_bytes(BT_MEM_BUFFERS);
+
+    (void) state;
+    greet_with("\0\4\0\0\0\0", 6); /* SETTINGS_INITIAL_WINDOW_SIZE 0 */
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    bt_exchange_start(w.held, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    for (unsigned i = 0; i < 80; i++) {
+        bt_buf_t *buf = bt_buf_new(BT_BUF_STD_BYTES);
+        memset(buf->data, 'x', 1100);
+        bt_exchange_write(w.held, buf, buf->data, 1100);
+        bt_buf_unref(buf);
+    }
+    assert_true(bt_mem_bytes(BT_MEM_BUFFERS) - before <= 20 * BT_BUF_STD_BYTES);
+    bt_exchange_end(w.held);
+    w.held = NULL;
+    say_frame(WINDOW_UPDATE, 0, 1, "\0\2\0\0", 4);
+    say_frame(WINDOW_UPDATE, 0, 0, "\0\2\0\0", 4);
+    SEEN(seen.streams[1].ended);
+    assert_int_equal(seen.streams[1].data_bytes, 80 * 1100);
+}
+
 static bt_exchange_t *drained_ones[8];
 static unsigned drained_count;
 
@@ -724,6 +750,7 @@ int main(void)
         TEST(an_abort_shows_that_the_answer_is_cut),
         TEST(a_refused_body_is_dropped),
         TEST(a_shut_window_blocks_its_stream_alone),
+        TEST(small_slices_that_wait_do_not_pin_buffers),
         TEST(who_finds_the_socket_full_is_told),
         TEST(an_end_that_waits_for_a_window_does_not_wait_for_ever),
         TEST(a_client_that_takes_nothing_loses_the_stream),

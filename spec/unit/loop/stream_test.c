@@ -420,36 +420,44 @@ static size_t read_some(int peer, char *p, size_t max)
     return (size_t) n;
 }
 
-/* A slow reader of small events must not hold a whole read buffer for each of them. */
-static void test_small_slices_do_not_pin_buffers(void **state)
+/* A slow reader of small events must not hold a whole read buffer for each of them, nor for some that came at once. */
+static void check_pinned(size_t event_bytes)
 {
+    const unsigned count = (unsigned) (160000 / event_bytes);
+    char event[4000], same[4000];
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     congest(&e);
     size_t sent = (size_t) bt_stream_written(&e.s) + bt_stream_pending(&e.s), got = 0;
     size_t before = bt_mem_bytes(BT_MEM_BUFFERS);
-    char event[160], same[160];
-    for (unsigned i = 0; i < 1000; i++) {
+    for (unsigned i = 0; i < count; i++) {
         bt_buf_t *buf = bt_buf_new(BT_BUF_STD_BYTES);
-        memset(buf->data, (int) (i & 0x7f), 160);
-        bt_stream_write(&e.s, buf, buf->data, 160);
+        memset(buf->data, (int) (i & 0x7f), event_bytes);
+        bt_stream_write(&e.s, buf, buf->data, event_bytes);
         bt_buf_unref(buf);
     }
     assert_true(bt_mem_bytes(BT_MEM_BUFFERS) - before <= 12 * BT_BUF_STD_BYTES);
-    for (unsigned i = 0; i < 1000; i++) { /* and they arrive in order */
+    for (unsigned i = 0; i < count; i++) { /* and they arrive in order */
         while (got < sent)
-            got += read_some(peer, event, sent - got < 160 ? sent - got : 160);
+            got += read_some(peer, event, sent - got < event_bytes ? sent - got : event_bytes);
         size_t n = 0;
-        while (n < 160)
-            n += read_some(peer, event + n, 160 - n);
-        memset(same, (int) (i & 0x7f), 160);
-        assert_memory_equal(event, same, 160);
+        while (n < event_bytes)
+            n += read_some(peer, event + n, event_bytes - n);
+        memset(same, (int) (i & 0x7f), event_bytes);
+        assert_memory_equal(event, same, event_bytes);
     }
     close_end(&e);
     close(peer);
+}
+
+static void test_small_slices_do_not_pin_buffers(void **state)
+{
+    (void) state;
+    check_pinned(160);
+    check_pinned(1100);
+    check_pinned(4000);
 }
 
 /* Copies of streams that nobody keeps waiting lie in one buffer; those for a slow reader do not. */
