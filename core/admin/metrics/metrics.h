@@ -52,6 +52,7 @@ void bt_metrics_pools(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_ms
 /* Whose row comes next; zeros: the first. */
 typedef struct bt_metrics_place {
     unsigned family, pool, worker;
+    bool is_declared; /* the family */
 } bt_metrics_place_t;
 /* metrics_workers.c: goes on at this place until the text has enough bytes, or after some thousand workers without a value; true: it has all. p is the same
  * one each time, but for its text. */

@@ -303,9 +303,10 @@ bool bt_metrics_workers(bt_prom_t *p, const bt_workers_t *workers, uint64_t now_
     unsigned looks = 0;
 
     for (; at->family < N(families); *at = (bt_metrics_place_t){.family = at->family + 1}) {
-        if (at->pool == 0 && at->worker == 0)
+        if (!at->is_declared)
             bt_prom_family(p, families[at->family].name, families[at->family].type,
                            families[at->family].help);
+        at->is_declared = true;
         while (find_worker(workers, at)) {
             if (p->out->len >= enough || ++looks > LOOKS)
                 return false;

@@ -299,6 +299,29 @@ static void test_many_workers_take_many_turns(void **state)
     bt_text_fini(&all);
 }
 
+/* Wherever one piece ends: a family is declared once, or a scraper refuses all of it. */
+static void test_a_family_is_declared_once(void **state)
+{
+    bt_metrics_place_t place = {0};
+    bt_text_t piece, all;
+    bt_prom_t p = {.out = &piece};
+    bool is_last = false;
+
+    (void) state;
+    rig_set_many(&rig, 3);
+    scrape();
+    bt_text_init(&all);
+    for (unsigned turns = 0; !is_last; turns++) {
+        assert_true(turns < 1000);
+        bt_text_init(&piece);
+        is_last = bt_metrics_workers(&p, bt_registry_current(rig.registry), 1, &place, 1);
+        bt_text_put(&all, bt_text_str(&piece));
+        bt_text_fini(&piece);
+    }
+    assert_non_null(strstr(out.data, all.data));
+    bt_text_fini(&all);
+}
+
 #define CASE(test) cmocka_unit_test_setup_teardown(test, open_rig, close_rig)
 
 int main(void)
@@ -312,6 +335,7 @@ int main(void)
         CASE(test_a_late_loop_is_left_out),
         CASE(test_workers),
         CASE(test_many_workers_take_many_turns),
+        CASE(test_a_family_is_declared_once),
         CASE(test_hostile_connectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
