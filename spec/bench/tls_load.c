@@ -6,6 +6,7 @@
  *     active=100     connections after that, each of which sends its next request when its answer is whole
  *     warmup=1       seconds of those that are not counted
  *     seconds=4      and that are
+ *     patience=60    seconds in which the connections of a kind have to be there
  *     pids=PID[,PID...]   whose CPU time and memory to tell
  *
  * Each answer has to be 200 and come whole, and each ticket to be taken. The certificate is not verified: that costs the gateway nothing. Prints one line of
@@ -32,7 +33,6 @@
 #define AT_ONCE 64U /* handshakes under way */
 #define PIDS_MAX 64
 #define TICKETS_MAX 8192U
-#define PATIENCE_US 60000000U
 #define BODY_BYTES 1024U
 
 enum state { SHAKING, ASKING, WAITING, STAYING };
@@ -46,7 +46,7 @@ struct client {
     bool is_fresh;
 };
 
-static double idle = 1000, active = 100, seconds = 4, warmup = 1, resumed = 1000;
+static double idle = 1000, active = 100, seconds = 4, warmup = 1, resumed = 1000, patience = 60;
 static int epoll, pids[PIDS_MAX];
 static unsigned port, pid_count, fresh; /* fresh: without their first answer */
 static uint64_t right, failed;
@@ -245,7 +245,7 @@ static double open_all(unsigned count, bool goes, bool again)
         for (; opened < count && fresh < AT_ONCE; opened++)
             open_client(goes, again);
         turn(10);
-        if (bench_now_us() - from_us > PATIENCE_US)
+        if (bench_now_us() - from_us > (uint64_t) (patience * 1e6))
             bench_die("no answers");
     }
     return (double) (bench_now_us() - from_us) / 1e6;
@@ -289,11 +289,8 @@ static bool read_option(char *word)
     static const struct {
         const char *name;
         double *value;
-    } numbers[] = {{"idle", &idle},
-                   {"active", &active},
-                   {"seconds", &seconds},
-                   {"warmup", &warmup},
-                   {"resumed", &resumed}};
+    } numbers[] = {{"idle", &idle},     {"active", &active},   {"seconds", &seconds},
+                   {"warmup", &warmup}, {"resumed", &resumed}, {"patience", &patience}};
     char *value = strchr(word, '=');
 
     if (value == NULL)
@@ -323,7 +320,7 @@ int main(int argc, char **argv)
         }
     if (port == 0) {
         fprintf(stderr, "usage: tls_load PORT [idle=N] [active=N] [seconds=N] [warmup=N] "
-                        "[resumed=N] [pids=PID,PID]\n");
+                        "[resumed=N] [patience=N] [pids=PID,PID]\n");
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
