@@ -89,6 +89,71 @@ static void test_short_chunks_of_a_read_are_joined(void **state)
     rig_drop(&c);
 }
 
+static unsigned draw(unsigned below)
+{
+    static uint64_t state = 1;
+
+    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (unsigned) (state >> 33) % below;
+}
+
+/* An answer of so many bytes in chunks of all lengths, some with a leading zero or an extension. */
+static size_t put_answer(char *wire, size_t size, const char *body, size_t bytes)
+{
+    size_t n =
+        (size_t) snprintf(wire, size, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+
+    for (size_t at = 0, chunk; at < bytes; at += chunk) {
+        chunk = 1 + draw(draw(3) == 0 ? 1500 : 40);
+        if (chunk > bytes - at)
+            chunk = bytes - at;
+        n += (size_t) snprintf(wire + n, size - n, draw(9) == 0 ? "0%zX%s\r\n" : "%zx%s\r\n", chunk,
+                               draw(9) == 0 ? ";x" : "");
+        memcpy(wire + n, body + at, chunk);
+        memcpy(wire + n + chunk, "\r\n", 2);
+        n += chunk + 2;
+    }
+    return n +
+           (size_t) snprintf(wire + n, size - n, draw(2) == 0 ? "0\r\n\r\n" : "0\r\nT: 1\r\n\r\n");
+}
+
+static void pause_sometimes(rig_call_t *c, void *arg)
+{
+    (void) arg;
+    if (draw(3) == 0)
+        bt_call_pause(c->call);
+}
+
+/* However chunks and reads cut it, and whenever the call pauses, the body is what was sent. */
+static void test_any_chunks_in_any_reads(void **state)
+{
+    rig_call_t c = {.at = RIG_ON_BODY, .act = pause_sometimes};
+    char body[sizeof(c.body)], wire[65536];
+
+    (void) state;
+    for (size_t i = 0; i < sizeof(body); i++)
+        body[i] = "\r\n0a"[draw(4)];
+    for (unsigned round = 0; round < 200; round++) {
+        const size_t bytes = 1 + draw(sizeof(body)),
+                     n = put_answer(wire, sizeof(wire), body, bytes);
+        const int fd = start_and_read(&c);
+        for (size_t at = 0, piece; at < n; at += piece) {
+            piece = 1 + draw(draw(2) == 0 ? 30 : 4000);
+            if (piece > n - at)
+                piece = n - at;
+            assert_int_equal(send(fd, wire + at, piece, MSG_NOSIGNAL), piece);
+            pump();
+            bt_call_resume(c.call);
+        }
+        pump_until((c.ends == 0 ? bt_call_resume(c.call) : (void) 0, c.ends == 1));
+        assert_int_equal(c.body_len, bytes);
+        assert_memory_equal(c.body, body, bytes);
+        close(fd);
+        pump_until(bt_upstream_idle_count(rig.up) == 0);
+    }
+    rig_drop(&c);
+}
+
 static void test_answer_until_eof(void **state)
 {
     rig_call_t c = {0};
@@ -888,6 +953,7 @@ int main(void)
         SPEC(test_answer_fills_the_call),
         SPEC(test_chunked_byte_by_byte),
         SPEC(test_short_chunks_of_a_read_are_joined),
+        SPEC(test_any_chunks_in_any_reads),
         SPEC(test_answer_until_eof),
         SPEC(test_head_request_has_no_body),
         SPEC(test_connection_is_not_kept),
