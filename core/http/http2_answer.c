@@ -172,7 +172,7 @@ static void http2_write(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t
     is_copied =
         owner == NULL || (s->out_bytes >= COPY_BEHIND && n < COPY_BELOW && n < owner->cap / 4);
     if (!(is_copied ? push_copy(s, p, n) : push(s, owner, p, n))) {
-        s->h2->broken = true;
+        s->cut = s->h2->broken = true; /* a stream that ends well would be a whole answer */
         bt_http2_watch(s->h2);
         return;
     }

@@ -22,15 +22,16 @@ static void fail(bt_server_conn_t *c)
     bt_conn_watch(c);
 }
 
+/* Nothing goes out behind what there was no memory for, or the rest would look like a whole answer. */
 static void queue(bt_server_conn_t *c, bt_buf_t *owner, const char *p, size_t n)
 {
-    if (bt_stream_write(&c->stream, owner, p, n) < 0)
+    if (!c->broken && bt_stream_write(&c->stream, owner, p, n) < 0)
         fail(c);
 }
 
 static void queue_copy(bt_server_conn_t *c, const char *p, size_t n)
 {
-    if (bt_stream_write_copy(&c->stream, p, n) < 0)
+    if (!c->broken && bt_stream_write_copy(&c->stream, p, n) < 0)
         fail(c);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "http/server_impl.h"
+#include "http/short_memory.h"
 
 /* ---- served ---- */
 
@@ -308,6 +309,24 @@ static void an_abort_shows_that_the_answer_is_cut(void **state)
     assert_string_equal(seen.streams[1].body, "abc");
     assert_false(seen.streams[1].ended);
     assert_int_equal(seen.goaway, NEVER);
+}
+
+/* Nor does one that has lost bytes, for want of memory, look like a whole one. */
+static void an_answer_that_has_lost_bytes_does_not_end_well(void **state)
+{
+    (void) state;
+    w.mode = KEEP;
+    say_head(WHOLE, 1, GET);
+    SEEN(w.held != NULL);
+    bt_exchange_start(w.held, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    is_memory_short = true;
+    bt_exchange_write(w.held, NULL, "lost", 4);
+    assert_false(is_memory_short);
+    bt_exchange_write(w.held, NULL, "last", 4);
+    bt_exchange_end(w.held);
+    w.held = NULL;
+    SEEN(w.eof || w.error != 0);
+    assert_false(seen.streams[1].ended);
 }
 
 /* The rest of a refused request is dropped as long as it comes soon: a reset behind the answer would be the answer to some clients. */
@@ -748,6 +767,7 @@ int main(void)
         TEST(a_reset_tells_the_handler_once),
         TEST(gone_may_end_another),
         TEST(an_abort_shows_that_the_answer_is_cut),
+        TEST(an_answer_that_has_lost_bytes_does_not_end_well),
         TEST(a_refused_body_is_dropped),
         TEST(a_shut_window_blocks_its_stream_alone),
         TEST(small_slices_that_wait_do_not_pin_buffers),

@@ -4,6 +4,7 @@
 
 #include "http/chunk.h"
 #include "http/server_impl.h"
+#include "http/short_memory.h"
 
 static bt_exchange_t *ask(const char *text)
 {
@@ -242,6 +243,20 @@ static void abort_shows_that_the_answer_is_cut(void **state)
     assert_int_equal(bt_server_active_count(w.server), 0);
 }
 
+/* There was no memory for one of its chunks: what is left must not look like the whole answer. */
+static void an_answer_that_has_lost_a_chunk_does_not_end_well(void **state)
+{
+    (void) state;
+    bt_exchange_t *x = ask(GET_1);
+    bt_exchange_start(x, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    bt_exchange_write(x, NULL, "lost", 4);
+    is_memory_short = true;
+    bt_exchange_end(x);
+    assert_false(is_memory_short);
+    UNTIL_CLOSED();
+    assert_false(has("lost") || has("0\r\n\r\n"));
+}
+
 /* ---- back-pressure ---- */
 
 #define FLOOD_BYTES ((size_t) 50 * 1000 * 1000)
@@ -423,6 +438,7 @@ int main(void)
         TEST(fixed_length_answers_are_held_to_it),
         TEST(end_without_a_byte_goes_on_with_the_next_request),
         TEST(abort_shows_that_the_answer_is_cut),
+        TEST(an_answer_that_has_lost_a_chunk_does_not_end_well),
         TEST(a_client_that_does_not_read_costs_little),
         TEST(fixed_length_flood_arrives_whole),
         TEST(small_events_do_not_hold_large_buffers),
