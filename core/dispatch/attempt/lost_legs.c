@@ -115,7 +115,7 @@ static void on_grace_over(bt_timer_t *timer)
 {
     bt_dispatcher_t *d = bt_container_of(timer, bt_dispatcher_t, lost_timer);
     search_t s = {.now_ms = bt_clock_event_ms()};
-    const bt_request_t *r = NULL;
+    bt_request_t *r;
     unsigned looked = 0, ended = 0;
 
     if (d->lost_walk.at == NULL) {
@@ -124,8 +124,13 @@ static void on_grace_over(bt_timer_t *timer)
         d->is_lost_again = false;
     }
     while (looked++ < LOOKED_AT && ended < A_TURN &&
-           (r = bt_request_walk_next(d, &d->lost_walk)) != NULL)
-        ended += end_legs(d, r, &s);
+           (r = bt_request_walk_next(d, &d->lost_walk)) != NULL) {
+        const bool was_finished = r->finished;
+        const unsigned count = end_legs(d, r, &s);
+        if (count == A_TURN && r->finished == was_finished)
+            d->lost_walk.at = &r->link; /* it may have more, one of many prompts */
+        ended += count;
+    }
     note_next(d, &s);
     if (d->lost_walk.at == NULL)
         end_walk(d, s.now_ms);

@@ -185,6 +185,33 @@ static void two_losses_one_after_the_other(void **state)
     client_leaves();
 }
 
+static unsigned legs_on(int which)
+{
+    unsigned count = 0;
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&rig.d->live, it, tmp) {
+        const bt_request_t *r = bt_container_of(it, bt_request_t, link);
+        for (unsigned i = 0; i < r->task_count; i++)
+            count += r->tasks[i].attempt != NULL &&
+                     r->tasks[i].attempt->legs[0].worker == engines[which].worker;
+    }
+    return count;
+}
+
+/* More than end in one turn. */
+static void a_request_with_many_legs(void **state)
+{
+    (void) state;
+    rig_start(&(struct rig_options){.connector = "NixlConnector", .max_fanout = 200});
+    ask_body("{\"model\":\"m\",\"prompt\":\"hi\",\"n\":200}");
+    TURN_UNTIL(&rig.loop, legs_on(P0) > 64);
+    const unsigned count = legs_on(P0);
+    lose(P0);
+    TURN_UNTIL(&rig.loop, lost_legs() >= count);
+    client_leaves();
+}
+
 #define MANY 20000
 #define LOOKED_AT 4096
 
@@ -227,7 +254,8 @@ int main(void)
         CASE_OF(a_decode_that_was_lost_meanwhile), CASE_OF(a_decode_before_its_first_byte),
         CASE_OF(a_stream_that_has_begun),          CASE_OF(who_still_speaks_stays),
         CASE_OF(no_abort_goes_to_the_lost),        CASE_OF(what_drains_behind_an_answer),
-        CASE_OF(two_losses_one_after_the_other),   CASE_OF(behind_many_that_are_well),
+        CASE_OF(two_losses_one_after_the_other),   CASE_OF(a_request_with_many_legs),
+        CASE_OF(behind_many_that_are_well),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
