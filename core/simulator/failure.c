@@ -55,12 +55,12 @@ static bool read_span(const char *text, double *from_p, double *until_p, const c
 
     *from_p = strtod(text, &end);
     *until_p = INFINITY;
-    if (end == text || !(*from_p >= 0))
+    if (end == text || !(*from_p >= 0 && *from_p <= BT_SIM_SECONDS_MAX))
         return false;
     if (*end == '-') {
         const char *until = end + 1;
         *until_p = strtod(until, &end);
-        if (end == until || !(*until_p > *from_p))
+        if (end == until || !(*until_p > *from_p && *until_p <= BT_SIM_SECONDS_MAX))
             return false;
     }
     *end_p = end;
@@ -105,7 +105,7 @@ int bt_sim_failures_read(const char *text, unsigned prefills, unsigned decodes, 
             !read_who(at, len, "hybrid", prefills + decodes, hybrids, &first, &count))
             return bad(err, err_size, at, "there is no such engine");
         if (!read_span(to + 1, &f.from_s, &f.until_s, &to))
-            return bad(err, err_size, at, "expected seconds, or from-until");
+            return bad(err, err_size, at, "expected seconds up to 1e7, or from-until");
         if (count > BT_SIM_FAILURES_MAX - n)
             return bad(err, err_size, at, "more than 64 failures");
         for (f.engine = first; f.engine < first + count; f.engine++)

@@ -17,6 +17,8 @@
 #define BT_SIM_ENGINES_MAX 4096u
 #define BT_SIM_SIDE_MAX 2048 /* prefill, or decode */
 #define BT_SIM_FAILURES_MAX 64
+#define BT_SIM_SECONDS_MAX                                                                         \
+    1e7 /* of what happens at a time that is told; a dead engine is looked at every second */
 
 /* An engine whose process ends, and is there again later, empty. */
 typedef struct bt_sim_failure {

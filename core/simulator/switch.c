@@ -41,10 +41,11 @@ int bt_sim_switches_read(const char *text, unsigned prefills, unsigned decodes,
             return BT_E_INVAL;
         }
         const double at_s = strtod(at + used, &end);
-        if (end == at + used || (*end != ',' && *end != '\0') || !(at_s >= 0) ||
-            n == BT_SIM_SWITCHES_MAX) {
-            snprintf(err, err_size, "--switch: %.60s: expected seconds, and at most %d switches",
-                     at, BT_SIM_SWITCHES_MAX);
+        if (end == at + used || (*end != ',' && *end != '\0') ||
+            !(at_s >= 0 && at_s <= BT_SIM_SECONDS_MAX) || n == BT_SIM_SWITCHES_MAX) {
+            snprintf(err, err_size,
+                     "--switch: %.60s: expected seconds up to 1e7, and at most %d switches", at,
+                     BT_SIM_SWITCHES_MAX);
             return BT_E_INVAL;
         }
         list[n++] = (bt_sim_switch_t){role == 'p' ? number : prefills + number, at_s};

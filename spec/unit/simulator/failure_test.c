@@ -177,8 +177,8 @@ static void test_recovery(void **state)
 
 static void test_what_cannot_be_is_refused(void **state)
 {
-    static const char *const wrong[] = {"p2@1", "w0@1", "x@1",    "p0",
-                                        "p0@",  "p0@x", "p0@9-3", "p0@1-5,p0@3"};
+    static const char *const wrong[] = {"p2@1", "w0@1",   "x@1",         "p0",     "p0@",
+                                        "p0@x", "p0@9-3", "p0@1-5,p0@3", "p0@inf", "p0@1-1e9"};
     bt_sim_failure_t list[BT_SIM_FAILURES_MAX];
     char err[256];
     unsigned count;

@@ -114,7 +114,8 @@ static void test_advice_that_stays_is_followed(void **state)
 
 static void test_what_cannot_be_is_refused(void **state)
 {
-    static const char *const wrong[] = {"p2@1", "w0@1", "p0", "p0@", "p0@x", "p0@1-2", "prefill@1"};
+    static const char *const wrong[] = {"p2@1", "w0@1",   "p0",        "p0@",
+                                        "p0@x", "p0@1-2", "prefill@1", "p0@inf"};
     bt_sim_switch_t list[BT_SIM_SWITCHES_MAX];
     char err[256];
     unsigned count;
