@@ -167,7 +167,10 @@ static void propose(bt_rollout_log_t *log, const bt_rollout_entry_t *e)
 
 static void ask(bt_rollout_log_t *log, const bt_rollout_entry_t *e)
 {
-    if (bt_rollout_open(log) != NULL || e->info.uuid[0] == '\0' || !read_members(log, e->members))
+    /* One whose reply was lost is sent again, when it may be over. */
+    const bool is_known = strcmp(log->dry.info.uuid, e->info.uuid) == 0;
+
+    if (bt_rollout_open(log) != NULL || is_known || !read_members(log, e->members))
         return;
     memcpy(log->proposed, e->info.uuid, sizeof log->proposed);
     log->dry = (bt_rollout_row_t){.info = e->info, .state = BT_ROLLOUT_PROPOSED};

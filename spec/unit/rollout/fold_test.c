@@ -547,6 +547,8 @@ static void test_dry_runs(void **state)
     assert_int_equal(lg.dry.state, BT_ROLLOUT_TRIED);
     assert_int_equal(lg.top, 1);
     assert_int_equal(lg.row_count, 1);
+    ask("d1", "[\"a\",\"b\"]"); /* sent twice: it was over */
+    expect("u1", "");
     ask("d3", "[\"a\",\"b\"]");
     put(BT_ROLLOUT_NO, "d3", "b", "x.lua:1: no");
     expect("u1", "");
