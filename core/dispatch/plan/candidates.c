@@ -49,11 +49,18 @@ static void fill(struct bt_candidates *c, enum bt_policy_list list, const bt_wor
 {
     const bt_worker_set_t *from = source_of(pool, list);
 
-    c->sets[list].count = 0;
-    for (unsigned i = 0; i < from->count; i++)
-        if (bt_worker_usable(from->items[i], now_ms) &&
-            bt_worker_serves_model(from->items[i], model))
-            put(&c->sets[list], &c->caps[list], from->items[i]);
+    c->sets[list].count = c->after_probe[list] = 0;
+    for (unsigned i = 0; i < from->count; i++) {
+        bt_worker_t *w = from->items[i];
+        const bool is_usable = bt_worker_usable(w, now_ms);
+        if ((!is_usable && !bt_worker_is_probed(w)) || !bt_worker_serves_model(w, model))
+            continue;
+        c->after_probe[list]++;
+        if (is_usable)
+            put(&c->sets[list], &c->caps[list], w);
+        else
+            c->has_probe = true;
+    }
 }
 
 /* Would fill() put just these? */
@@ -92,6 +99,7 @@ static void rebuild(bt_dispatcher_t *d, const bt_worker_pool_t *pool, struct bt_
     c->epoch = d->workers->epoch;
     c->recheck_at_ms = now_ms + RECHECK_MS; /* breakers open by time, without an event */
     c->key = d->view_keys += BT_VIEW_SHAPES;
+    c->has_probe = false;
     for (int list = 0; list < BT_LIST_COUNT; list++)
         fill(c, (enum bt_policy_list) list, pool, model, now_ms);
 }

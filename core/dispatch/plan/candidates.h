@@ -29,6 +29,8 @@ struct bt_candidates {
     unsigned pool;
     bt_worker_set_t sets[BT_LIST_COUNT]; /* malloc'ed arrays */
     unsigned caps[BT_LIST_COUNT];
+    bool has_probe;                      /* a half-open breaker has let one request through */
+    unsigned after_probe[BT_LIST_COUNT]; /* how many there are, should all probes go well */
 };
 
 /* candidates.c */

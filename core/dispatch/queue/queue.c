@@ -279,23 +279,16 @@ static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
  * more requests than would have a place then. */
 static unsigned places_after_probe(const struct bt_queues *q, bt_request_t *r)
 {
-    const uint64_t now_ms = bt_clock_event_ms();
-    bt_worker_set_t then[BT_LIST_COUNT] = {{NULL, 0}};
-    bool has_probe = false;
+    bt_worker_set_t then[BT_LIST_COUNT];
 
     if (q->size == 0 || !bt_request_refresh_pool(r))
         return NO_WORKER;
-    const bt_worker_set_t *const sets[] = {[BT_LIST_PREFILL] = &r->pool->prefill,
-                                           [BT_LIST_DECODE] = &r->pool->decode,
-                                           [BT_LIST_HYBRID] = &r->pool->hybrid,
-                                           [BT_LIST_SINGLE] = &r->pool->alone};
+    const struct bt_candidates *c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
+    if (!c->has_probe)
+        return NO_WORKER;
     for (int list = 0; list < BT_LIST_COUNT; list++)
-        for (unsigned i = 0; i < sets[list]->count; i++) {
-            const bool is_probed = bt_worker_is_probed(sets[list]->items[i]);
-            then[list].count += is_probed || bt_worker_usable(sets[list]->items[i], now_ms);
-            has_probe |= is_probed;
-        }
-    const unsigned places = has_probe ? places_with(q, r, then) : NO_WORKER;
+        then[list] = (bt_worker_set_t){.count = c->after_probe[list]};
+    const unsigned places = places_with(q, r, then);
     return places != 0 ? places : NO_WORKER; /* without an end to them, nobody waits */
 }
 

@@ -109,7 +109,8 @@ static void make_candidates(unsigned loop)
 static void drop_candidates(unsigned loop)
 {
     for (int list = 0; list < BT_LIST_COUNT; list++)
-        dispatchers[loop].candidates->sets[list].items = NULL;
+        if (dispatchers[loop].candidates->sets[list].items == workers)
+            dispatchers[loop].candidates->sets[list].items = NULL;
     bt_candidates_free(dispatchers[loop].candidates, 1);
     dispatchers[loop].candidates = NULL;
     dispatchers[loop].workers = NULL;
@@ -329,12 +330,15 @@ static void others_wait_for_a_probe(void **state)
     fake_t f[4];
 
     (void) state;
-    come(&f[0], 0, 0, 0); /* the probe */
-    set_usable(false);
+    come(&f[0], 0, 0, 0);            /* the probe */
+    for (unsigned i = 0; i < 2; i++) /* from here on they are those of the pool */
+        memset(dispatchers[i].candidates->sets, 0, sizeof dispatchers[i].candidates->sets);
     pool_alone = (bt_worker_set_t){workers, 1};
     atomic_store(&worker.health, BT_HEALTH_UP);
     atomic_store(&worker.breaker.state, BT_BREAKER_HALF_OPEN);
     atomic_store(&worker.breaker.probing, true);
+    atomic_store(&worker.breaker.open_until_ms, UINT64_MAX);
+    bt_workers_changed();
     end(&f[0]); /* its place is free, and the outcome not known yet */
     assert_int_equal(come(&f[1], 0, 0, 0), BT_PROGRESS_NEXT);
     assert_false(f[1].is_refused);
@@ -342,7 +346,7 @@ static void others_wait_for_a_probe(void **state)
     is_now(1, 1);
     atomic_store(&worker.breaker.state, BT_BREAKER_CLOSED);
     atomic_store(&worker.breaker.probing, false);
-    set_usable(true);
+    bt_workers_changed();
     while (f[1].went_on < 2)
         turn_both();
     assert_false(f[1].is_refused);
@@ -351,8 +355,8 @@ static void others_wait_for_a_probe(void **state)
     assert_int_equal(f[2].went_on, 1);
     end(&f[2]);
     /* Nobody waits for one that is open and has no probe. */
-    set_usable(false);
     atomic_store(&worker.breaker.state, BT_BREAKER_OPEN);
+    bt_workers_changed();
     come(&f[3], 0, 0, 0);
     assert_true(f[3].is_refused);
     end(&f[3]);
