@@ -283,4 +283,12 @@ static __attribute__((unused)) int rig_exchange(int fd)
     return fd;
 }
 
+static __attribute__((unused)) int start_and_read(rig_call_t *c)
+{
+    rig_start(c);
+    int fd = worker_accept();
+    worker_read(fd, "\r\n\r\n");
+    return fd;
+}
+
 #endif

@@ -1,5 +1,6 @@
 /* Calls: answers, failures, deadlines, retries, cancelling, pausing; the worker is played by hand. */
 #include "base/mem.h"
+#include "http/client_impl.h"
 #include "http/client_rig.h"
 
 #include <sys/resource.h>
@@ -7,14 +8,6 @@
 #define OK_HEAD "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
 
 /* ---- answers ---- */
-
-static int start_and_read(rig_call_t *c)
-{
-    rig_start(c);
-    int fd = worker_accept();
-    worker_read(fd, "\r\n\r\n");
-    return fd;
-}
 
 static void test_answer_fills_the_call(void **state)
 {
@@ -59,98 +52,6 @@ static void test_chunked_byte_by_byte(void **state)
     assert_memory_equal(c.body, "hello", 5);
     assert_int_equal(bt_upstream_idle_count(rig.up), 1);
     close(fd);
-    rig_drop(&c);
-}
-
-/* What one read brings in short chunks is one piece of body; a long chunk is not moved. */
-static void test_short_chunks_of_a_read_are_joined(void **state)
-{
-    char wire[4096], body[4096];
-    rig_call_t c = {0};
-    int n, len;
-
-    (void) state;
-    int fd = start_and_read(&c);
-    n = snprintf(wire, sizeof(wire), "%s",
-                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-                 "4\r\none \r\n4;x=y\r\ntwo \r\n6\r\nthree \r\n");
-    n += snprintf(wire + n, sizeof(wire) - (size_t) n, "7d0\r\n%02000d\r\n3\r\nend\r\n2\r\nof", 7);
-    len = snprintf(body, sizeof(body), "one two three %02000dendof it", 7);
-    assert_int_equal(send(fd, wire, (size_t) n, MSG_NOSIGNAL), n);
-    pump_until(c.body_len == (size_t) len - 3);
-    assert_int_equal(c.bodies, 2); /* up to "three ", and from the long one on */
-    assert_int_equal(c.call->body_bytes, len - 3);
-    worker_write(fd, "\r\n3\r\n it\r\n0\r\n\r\n");
-    pump_until(c.ends == 1);
-    assert_int_equal(c.bodies, 3);
-    assert_int_equal(c.body_len, len);
-    assert_memory_equal(c.body, body, (size_t) len);
-    close(fd);
-    rig_drop(&c);
-}
-
-static unsigned draw(unsigned below)
-{
-    static uint64_t state = 1;
-
-    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (unsigned) (state >> 33) % below;
-}
-
-/* An answer of so many bytes in chunks of all lengths, some with a leading zero or an extension. */
-static size_t put_answer(char *wire, size_t size, const char *body, size_t bytes)
-{
-    size_t n =
-        (size_t) snprintf(wire, size, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-
-    for (size_t at = 0, chunk; at < bytes; at += chunk) {
-        chunk = 1 + draw(draw(3) == 0 ? 1500 : 40);
-        if (chunk > bytes - at)
-            chunk = bytes - at;
-        n += (size_t) snprintf(wire + n, size - n, draw(9) == 0 ? "0%zX%s\r\n" : "%zx%s\r\n", chunk,
-                               draw(9) == 0 ? ";x" : "");
-        memcpy(wire + n, body + at, chunk);
-        memcpy(wire + n + chunk, "\r\n", 2);
-        n += chunk + 2;
-    }
-    return n +
-           (size_t) snprintf(wire + n, size - n, draw(2) == 0 ? "0\r\n\r\n" : "0\r\nT: 1\r\n\r\n");
-}
-
-static void pause_sometimes(rig_call_t *c, void *arg)
-{
-    (void) arg;
-    if (draw(3) == 0)
-        bt_call_pause(c->call);
-}
-
-/* However chunks and reads cut it, and whenever the call pauses, the body is what was sent. */
-static void test_any_chunks_in_any_reads(void **state)
-{
-    rig_call_t c = {.at = RIG_ON_BODY, .act = pause_sometimes};
-    char body[sizeof(c.body)], wire[65536];
-
-    (void) state;
-    for (size_t i = 0; i < sizeof(body); i++)
-        body[i] = "\r\n0a"[draw(4)];
-    for (unsigned round = 0; round < 200; round++) {
-        const size_t bytes = 1 + draw(sizeof(body)),
-                     n = put_answer(wire, sizeof(wire), body, bytes);
-        const int fd = start_and_read(&c);
-        for (size_t at = 0, piece; at < n; at += piece) {
-            piece = 1 + draw(draw(2) == 0 ? 30 : 4000);
-            if (piece > n - at)
-                piece = n - at;
-            assert_int_equal(send(fd, wire + at, piece, MSG_NOSIGNAL), piece);
-            pump();
-            bt_call_resume(c.call);
-        }
-        pump_until((c.ends == 0 ? bt_call_resume(c.call) : (void) 0, c.ends == 1));
-        assert_int_equal(c.body_len, bytes);
-        assert_memory_equal(c.body, body, bytes);
-        close(fd);
-        pump_until(bt_upstream_idle_count(rig.up) == 0);
-    }
     rig_drop(&c);
 }
 
@@ -491,6 +392,37 @@ static void test_trickle_outlives_the_stall_deadline(void **state)
     pump_until(c.ends + c.fails == 1);
     assert_true(bt_clock_us() - since_us > 400000);
     assert_int_equal(c.ends, 1);
+    close(fd);
+    rig_drop(&c);
+}
+
+/* The timer fires where it was first set, and is then set for what is left since the last byte. */
+static void test_silence_counts_from_the_last_byte(void **state)
+{
+    rig_call_t c = {0};
+
+    (void) state;
+    rig_start_timed(&c, (bt_call_timeouts_t){.stall_ms = 100000});
+    int fd = worker_accept();
+    worker_read(fd, "\r\n\r\n");
+    worker_write(fd, "HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\n.");
+    pump_until(c.bodies == 1);
+    bt_conn_t *conn = c.call->conn;
+    const uint64_t due_ms = conn->timer.due_ms;
+    conn->heard_ms = bt_clock_ms() - 40000;
+    bt_timer_stop(&conn->timer);
+    bt_call_on_deadline(&conn->timer);
+    assert_int_equal(c.fails, 0);
+    assert_true(bt_timer_active(&conn->timer));
+    assert_in_range(conn->timer.due_ms, conn->heard_ms + 100000, due_ms - 20000);
+    worker_write(fd, ".");
+    pump_until(c.bodies == 2);
+    assert_true(bt_clock_ms() - conn->heard_ms < 40000);
+    conn->heard_ms = bt_clock_ms() - 100000;
+    bt_timer_stop(&conn->timer);
+    bt_call_on_deadline(&conn->timer);
+    assert_int_equal(c.fails, 1);
+    assert_int_equal(c.rc, BT_E_STALL);
     close(fd);
     rig_drop(&c);
 }
@@ -952,8 +884,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SPEC(test_answer_fills_the_call),
         SPEC(test_chunked_byte_by_byte),
-        SPEC(test_short_chunks_of_a_read_are_joined),
-        SPEC(test_any_chunks_in_any_reads),
         SPEC(test_answer_until_eof),
         SPEC(test_head_request_has_no_body),
         SPEC(test_connection_is_not_kept),
@@ -967,6 +897,7 @@ int main(void)
         SPEC(test_connect_timeout),
         SPEC(test_deadlines),
         SPEC(test_trickle_outlives_the_stall_deadline),
+        SPEC(test_silence_counts_from_the_last_byte),
         SPEC(test_stale_connection_is_retried_unseen),
         SPEC(test_stale_connection_is_retried_once),
         SPEC(test_once_is_never_sent_twice),
