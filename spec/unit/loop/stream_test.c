@@ -499,6 +499,58 @@ static void test_copies_share_a_buffer(void **state)
     close(slow_peer);
 }
 
+/* Some streams write copies and slices of all lengths, their peers read now and then, and some are closed with bytes under way: each peer gets
+ * what its stream has written, and nothing of another's. */
+static void test_copies_of_many_streams_do_not_mix(void **state)
+{
+    enum { STREAMS = 6 };
+    static const int small = 8192;
+    size_t written[STREAMS] = {0}, got[STREAMS] = {0};
+    struct end ends[STREAMS];
+    int peers[STREAMS];
+    char text[6000];
+    uint64_t seed = 1;
+
+    (void) state;
+    for (int i = 0; i < STREAMS; i++)
+        open_pair(&ends[i], &peers[i]);
+    for (int i = 0; i < STREAMS; i++)
+        setsockopt(peers[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+    for (unsigned step = 0; step < 30000; step++) {
+        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        const unsigned what = (unsigned) (seed >> 33) % 16, i = (unsigned) (seed >> 40) % STREAMS;
+        const size_t n = 1 + (size_t) (seed >> 45) % (what < 6 ? 200 : sizeof(text));
+        bt_stream_t *s = &ends[i].s;
+        if (what < 10 && bt_stream_pending(s) < 200000) {
+            bt_buf_t *buf = what < 8 ? NULL : bt_buf_new(BT_BUF_STD_BYTES);
+            char *p = buf != NULL ? buf->data : text;
+            for (size_t k = 0; k < n; k++)
+                p[k] = pattern_at(1000 * i + written[i] + k);
+            assert_int_equal(
+                buf != NULL ? bt_stream_write(s, buf, p, n) : bt_stream_write_copy(s, p, n), 0);
+            bt_buf_unref(buf);
+            written[i] += n;
+        } else if (what < 12) {
+            turn(&loop, 1);
+        } else if (what < 15 && i != 0) { /* the first one's peer is slow */
+            const ssize_t rc = recv(peers[i], text, n, MSG_DONTWAIT);
+            for (ssize_t k = 0; k < rc; k++)
+                assert_int_equal(text[k], pattern_at(1000 * i + got[i] + (size_t) k));
+            got[i] += rc > 0 ? (size_t) rc : 0;
+        } else if (seed >> 60 == 0) {
+            close_end(&ends[i]);
+            close(peers[i]);
+            open_pair(&ends[i], &peers[i]);
+            setsockopt(peers[i], SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+            written[i] = got[i] = 0;
+        }
+    }
+    for (int i = 0; i < STREAMS; i++) {
+        close_end(&ends[i]);
+        close(peers[i]);
+    }
+}
+
 /* ---- reading ---- */
 
 /* What one stream has sent leaves room for what another one sends. */
@@ -740,6 +792,7 @@ int main(void)
         WITH_LOOP(test_fill_from_on_drain),
         WITH_LOOP(test_small_slices_do_not_pin_buffers),
         WITH_LOOP(test_copies_share_a_buffer),
+        WITH_LOOP(test_copies_of_many_streams_do_not_mix),
         WITH_LOOP(test_queue_entries_are_the_loops),
         WITH_LOOP(test_idle_stream_holds_no_buffer),
         WITH_LOOP(test_small_reads_of_a_turn_share_buffers),
