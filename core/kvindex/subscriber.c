@@ -261,18 +261,6 @@ static void publish_stats(bt_kv_subscriber_t *sub)
 
 /* ---- the snapshot ---- */
 
-static void run_load(void *arg)
-{
-    bt_kv_subscriber_t *sub = arg;
-    const char *path = sub->snapshot, *why;
-    const int rc = bt_kv_snapshot_read(&sub->restored, path, &why);
-
-    if (rc < 0 && rc != -ENOENT)
-        bt_log_warn("kvindex", "--kv-snapshot %s: %s; the index begins with nothing", path,
-                    rc == BT_E_INVAL ? why : bt_err_text(rc));
-    sub->restored_until_ms = bt_clock_ms() + RESTORE_FOR_MS;
-}
-
 static void forget_restored(bt_kv_subscriber_t *sub)
 {
     bt_kv_snapshot_free(sub->restored);
@@ -299,6 +287,26 @@ static bool begin_save(bt_kv_subscriber_t *sub)
     }
     sub->save_round++;
     return rc == 0;
+}
+
+static void drop_save(bt_kv_subscriber_t *sub)
+{
+    bt_kv_snapshot_abort(sub->writer);
+    sub->writer = NULL;
+}
+
+static void run_load(void *arg)
+{
+    bt_kv_subscriber_t *sub = arg;
+    const char *path = sub->snapshot, *why;
+    const int rc = bt_kv_snapshot_read(&sub->restored, path, &why);
+
+    if (rc < 0 && rc != -ENOENT)
+        bt_log_warn("kvindex", "--kv-snapshot %s: %s; the index begins with nothing", path,
+                    rc == BT_E_INVAL ? why : bt_err_text(rc));
+    sub->restored_until_ms = bt_clock_ms() + RESTORE_FOR_MS;
+    (void) begin_save(sub); /* or that it cannot be written would first be told at the end */
+    drop_save(sub);
 }
 
 static void save_source(bt_kv_subscriber_t *sub, source_t *s)
@@ -342,7 +350,7 @@ static void end_save(bt_kv_subscriber_t *sub)
 
 static void save_all(bt_kv_subscriber_t *sub)
 {
-    bt_kv_snapshot_abort(sub->writer);
+    drop_save(sub);
     if (!begin_save(sub))
         return;
     while (save_next(sub))

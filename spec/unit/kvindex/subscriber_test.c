@@ -2,12 +2,14 @@
 #include "kvindex/subscriber.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "kvindex/payload.h"
 #include "kvindex/query.h"
 #include "zmq/publisher.h"
 
 #include <arpa/inet.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -333,6 +335,32 @@ static void test_snapshot_while_it_goes_on(void **state)
     UNTIL(access(path, F_OK) == 0);
 }
 
+/* Nobody waits for the end to hear that nothing will be there. */
+static void test_snapshot_that_cannot_be_written_is_told_at_the_start(void **state)
+{
+    char nowhere[128], text[512] = "";
+    int log[2];
+
+    (void) state;
+    add(false);
+    finish();
+    snprintf(nowhere, sizeof(nowhere), "%s/none/index", folder);
+    assert_int_equal(pipe(log), 0);
+    bt_log_set(BT_LOG_ERROR, false, log[1]);
+    begin(nowhere, 0);
+    add(false);
+    assert_int_equal(poll(&(struct pollfd){.fd = log[0], .events = POLLIN}, 1, DEADLINE_MS), 1);
+    assert_true(read(log[0], text, sizeof(text) - 1) > 0);
+    assert_non_null(strstr(text, nowhere));
+    assert_non_null(strstr(text, "its directory must be there"));
+    finish();
+    bt_log_set(BT_LOG_ERROR, false, STDERR_FILENO);
+    close(log[0]);
+    close(log[1]);
+    begin(path, 0);
+    add(false);
+}
+
 static void test_endpoints(void **state)
 {
     (void) state;
@@ -363,6 +391,7 @@ int main(void)
                                        S(snapshot),
                                        S(snapshot_of_an_engine_that_is_gone),
                                        S(snapshot_while_it_goes_on),
+                                       S(snapshot_that_cannot_be_written_is_told_at_the_start),
                                        cmocka_unit_test(test_endpoints)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
