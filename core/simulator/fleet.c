@@ -213,7 +213,7 @@ static void put(bt_worker_set_t *set, bt_worker_t *w)
     set->items[set->count++] = w;
 }
 
-/* As dispatch/choice_view.c: a prefill serves alone, degraded, where no decode is left; without pairs, whoever serves alone. */
+/* As dispatch/plan/choice_view.c: a prefill serves alone, degraded, where no decode is left; without pairs, whoever serves alone. */
 static void take_shape(bt_worker_set_t *sets)
 {
     bt_worker_set_t *prefill = &sets[BT_LIST_PREFILL], *single = &sets[BT_LIST_SINGLE];

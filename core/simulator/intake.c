@@ -1,4 +1,4 @@
-/* intake.c - what happens to a request before anybody is chosen, as dispatch/intake.c has it: the policy's admit, then its route, which may wait.
+/* intake.c - what happens to a request before anybody is chosen, as dispatch/intake/intake.c has it: the policy's admit, then its route, which may wait.
  *
  * There is one pool, and nothing outside: time passes for a hook that sleeps, and whatever else it waits for is answered with an error at once,
  * as where a host refuses and no store is reached. A hook that fails or waits too long admits and changes nothing. */

@@ -427,7 +427,7 @@ static int read_headers(bt_trace_exporter_t *e, const char *path, char *err, siz
     return 0;
 }
 
-/* config/trace.c has looked at it. */
+/* config/traces.c has looked at it. */
 static int take_endpoint(bt_trace_exporter_t *e, const char *endpoint)
 {
     const char *from = strstr(endpoint, "://") + 3;

@@ -2,7 +2,7 @@
  *
  * Owner: nobody; the advisor is of the control loop, as this is.
  * Life:  one answer.
- * Flow:  core/cluster/advisor -> its formulas -> JSON, a line for people (?format=text), baton_advice_*.
+ * Flow:  cluster/roles/advisor -> its formulas -> JSON, a line for people (?format=text), baton_advice_*.
  * Cost:  O(pools).
  */
 #ifndef BT_ADMIN_STATUS_ADVICE_H
