@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define TIME_MAX_S 1e11 /* more than a clock says; NaN is none either */
 #define LINE_BYTES (4u << 20)
 #define MOONCAKE_TOKENS 512
 #define BAILIAN_TOKENS 16
@@ -199,6 +200,8 @@ static int read_lines(bt_sim_trace_t *trace, FILE *in, char *line, const char *p
         const int rc = read_line(trace, &format, line, text, &why);
         if (rc < 0)
             return rc == BT_E_INVAL ? bad(err, err_size, path, n, why) : rc;
+        if (trace->count > 0 && !(fabs(trace->requests[trace->count - 1].at_s) <= TIME_MAX_S))
+            return bad(err, err_size, path, n, "when? its time is not one");
     }
     if (ferror(in) != 0 || trace->count == 0) {
         snprintf(err, err_size, "%s: %s", path, ferror(in) ? strerror(errno) : "no request in it");

@@ -92,6 +92,12 @@ static void test_records(void **state)
         BT_E_INVAL);
     assert_non_null(strstr(err, ":1: at: expected a time"));
     bt_sim_trace_fini(&t);
+    assert_int_equal(
+        read_text(&t, "{\"v\":1,\"at\":\"2026-01-31T23:59:nanZ\",\"decided_by\":\"policy\","
+                      "\"prompt_tokens\":4,\"status\":200}\n"),
+        BT_E_INVAL);
+    assert_non_null(strstr(err, ":1: when?"));
+    bt_sim_trace_fini(&t);
 }
 
 static void test_bailian_and_burstgpt(void **state)
