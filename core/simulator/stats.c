@@ -111,7 +111,7 @@ int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace,
     for (unsigned i = 0; i < out->engine_count && out->virtual_s > 0; i++)
         s.busy += (double) out->engines[i].busy_s / out->virtual_s / out->engine_count;
     s.gpu_s = out->virtual_s * out->engine_count * model->gpus;
-    s.gpu_s_per_good = s.good > 0 ? s.gpu_s / s.good : 0;
+    s.gpu_s_per_good = s.good > 0 ? s.gpu_s / s.good : -1;
     s.cost = s.gpu_s / 3600 * model->gpu_hour_cost;
     *summary_p = s;
     return 0;

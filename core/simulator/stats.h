@@ -30,7 +30,8 @@ typedef struct bt_sim_summary {
     double
         load_spread; /* standard deviation of the engines' busy time by its mean, of one role, the worse one */
     double busy;                    /* share of the time, of all engines */
-    double gpu_s, gpu_s_per_good;   /* of all engines to the last answer, busy or not */
+    double gpu_s;                   /* of all engines to the last answer, busy or not */
+    double gpu_s_per_good;          /* -1: none was good */
     double cost;                    /* of them; 0 = not known */
     uint64_t wasted_prefill_tokens; /* computed for requests that missed an objective */
 } bt_sim_summary_t;

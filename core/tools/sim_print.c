@@ -28,14 +28,16 @@ static void put_label(const bt_sim_options_t *o, const bt_sim_row_t *row, char *
 static void print_row(const bt_sim_options_t *o, const bt_sim_row_t *row)
 {
     const bt_sim_summary_t *s = &row->summary;
-    char label[96];
+    char label[96], gpu[32] = "-";
 
     put_label(o, row, label, sizeof label);
-    printf("%-26.26s %8.2f %6.1f %8.0f %8.0f %8.0f %7.1f %7.1f %6.1f %8.0f %6.2f %5.0f %6.2f %7u "
+    if (s->gpu_s_per_good >= 0)
+        snprintf(gpu, sizeof gpu, "%.2f", s->gpu_s_per_good);
+    printf("%-26.26s %8.2f %6.1f %8.0f %8.0f %8.0f %7.1f %7.1f %6.1f %8.0f %6.2f %5.0f %6s %7u "
            "%6u\n",
            label, s->goodput, 100 * s->attainment, s->ttft_ms.p50, s->ttft_ms.p90, s->ttft_ms.p99,
            s->tpot_ms.p50, s->tpot_ms.p99, 100 * s->hit_ratio, s->output_tokens_s, s->load_spread,
-           100 * s->busy, s->gpu_s_per_good, s->requests - s->served - s->failed, s->failed);
+           100 * s->busy, gpu, s->requests - s->served - s->failed, s->failed);
 }
 
 static void put_seconds(char *out, size_t size, double s)
@@ -237,15 +239,15 @@ static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trac
     put_spread(out, "total_ms", &s->total_ms);
     bt_text_printf(out,
                    ",\"output_tokens_s\":%.2f,\"hit_ratio\":%.5f,\"hit_ceiling\":%.5f,"
-                   "\"load_spread\":%.4f,\"busy\":%.4f,\"gpu_s\":%.3f,\"gpu_s_per_good\":%.4f,"
+                   "\"load_spread\":%.4f,\"busy\":%.4f,\"gpu_s\":%.3f,"
                    "\"cost\":%.6g,\"wasted_prefill_tokens\":%llu,"
                    "\"virtual_s\":%.3f,\"policy_errors\":%llu,\"unserved_waits\":%llu,\"wall_s\":%."
                    "3f,\"plan_us\":%.2f",
                    s->output_tokens_s, s->hit_ratio, s->hit_ceiling, s->load_spread, s->busy,
-                   s->gpu_s, s->gpu_s_per_good, s->cost,
-                   (unsigned long long) s->wasted_prefill_tokens, run->virtual_s,
+                   s->gpu_s, s->cost, (unsigned long long) s->wasted_prefill_tokens, run->virtual_s,
                    (unsigned long long) run->policy_errors,
                    (unsigned long long) run->unserved_waits, run->wall_s, run->plan_us);
+    put_when(out, "gpu_s_per_good", s->gpu_s_per_good);
     if (trace->note[0] != '\0') {
         bt_text_puts(out, ",\"trace_note\":");
         bt_text_json_str(out, bt_str(trace->note));

@@ -188,6 +188,13 @@ return { api = 2, name = "fails", version = "1.0",
     assert.matches("w1 down at 4 s: known after [%d.]+ s, used again after [56]%.%d s; legs lost %d+", out)
   end)
 
+  it("has no price of a good request where none was good", function()
+    local ask = { "least_load", "--trace", "conversations:requests=5", "--fail", "prefill@0,decode@0" }
+    assert.equal(json.null, run(unpack(ask))[1].gpu_s_per_good)
+    local _, out = sim(unpack(ask))
+    assert.truthy(out:find("least_load@1.0 .* %- +0 +5\n"), out)
+  end)
+
   it("advises how many engines should prefill", function()
     local code, out, err = sim("advise", "least_load", "--engines", "4", "--trace", TRACE)
     assert.equal(0, code, err)
