@@ -5,7 +5,9 @@
 -- the same; but a miss also delays those behind and pushes others' blocks out, so it weighs more. At five times the
 -- traffic of the first half of Mooncake's conversations 8 serves 4.3 points more in time than 1 while alone_tokens is
 -- 0, and no fewer else. So a hot prefix stays where it is (exploit) until that queue is miss_weight times the prompt
--- longer, then a second worker learns it (explore).
+-- longer, then a second worker learns it (explore). What nearly all prompts begin with draws nobody (min_share): where
+-- requests come one by one, the first worker to hold it would get them all, and its cache would forget what the
+-- others have room for.
 -- Decode: the fewest tokens, counted with what was sent in the last recent_s seconds: engines' and ledgers' counts
 -- rise when prefill has ended, and a burst would all see the same idle worker.
 -- Alone on decode: where a decode worker has most of a prompt (turns of a conversation), at most alone_tokens are
@@ -21,6 +23,8 @@ local params = {
     doc = "Of a token to compute, beside one queued." },
   alone_tokens = { type = "integer", min = 0, max = 1000000, default = 8192,
     doc = "A decode worker computes up to so many itself; 0: none." },
+  min_share = { type = "number", min = 0, max = 1, default = 0.1,
+    doc = "A shorter prefix than this share of the prompt counts for nothing." },
   gain_tokens = { type = "integer", min = 0, max = 1000000, default = 2048,
     doc = "If that saves the time of so many." },
   transfer_weight = { type = "number", min = 0, max = 10, default = 0.1, doc = "Of moving a token's KV." },
@@ -44,8 +48,12 @@ local function start(_, old)
   return { miss = old and old.miss or {}, names = {} } -- by worker's id
 end
 
-local function new_tokens(worker, req)
-  return math.max(req.prompt_tokens - worker.prefix_blocks * BLOCK, 1) -- the last one always is
+local function new_tokens(worker, req, p)
+  local held = worker.prefix_blocks * BLOCK
+  if held < p.min_share * req.prompt_tokens then
+    held = 0
+  end
+  return math.max(req.prompt_tokens - held, 1) -- the last one always is
 end
 
 local function queue(worker, s)
@@ -75,31 +83,31 @@ local function least_of(list, score_of, ...)
 end
 
 local function prefill_score(worker, req, s, p)
-  return queue(worker, s) + p.miss_weight * new_tokens(worker, req)
+  return queue(worker, s) + p.miss_weight * new_tokens(worker, req, p)
 end
 
 local function hybrid_score(worker, req, s, p)
   return prefill_score(worker, req, s, p) + p.decode_weight * worker.decode_tokens
 end
 
-local function wait_of(worker, req, s)
-  return queue(worker, s) + new_tokens(worker, req)
+local function wait_of(worker, req, s, p)
+  return queue(worker, s) + new_tokens(worker, req, p)
 end
 
 local function alone_score(worker, req, s, p)
-  local new = new_tokens(worker, req)
+  local new = new_tokens(worker, req, p)
   local can = worker.role == "decode" and new <= p.alone_tokens and new <= req.prompt_tokens / 2
     and (worker.kv_free or 1) >= p.kv_free and (worker.tpot_ema_ms or 0) <= p.tpot_ms
-  return can and wait_of(worker, req, s) or math.huge
+  return can and wait_of(worker, req, s, p) or math.huge
 end
 
 local function decode_score(worker, s, p)
   return worker.decode_tokens + baton.window(name_of(worker, s), 0, p.recent_s)
 end
 
-local function note(worker, req, s)
+local function note(worker, req, s, p)
   if worker then
-    local share = new_tokens(worker, req) / math.max(req.prompt_tokens, 1)
+    local share = new_tokens(worker, req, p) / math.max(req.prompt_tokens, 1)
     s.miss[worker.id] = (s.miss[worker.id] or 1) * (1 - LEARN) + share * LEARN
     baton.prefix_insert(req, worker, BLOCK)
   end
@@ -109,11 +117,11 @@ end
 -- By score, else where it is soonest, else nobody.
 local function in_time(list, score_of, req, s, p)
   local function is_late(worker)
-    return p.ttft_ms > 0 and worker and wait_of(worker, req, s) * p.token_ms > p.ttft_ms
+    return p.ttft_ms > 0 and worker and wait_of(worker, req, s, p) * p.token_ms > p.ttft_ms
   end
   local worker = least_of(list, score_of, req, s, p)
   if is_late(worker) then
-    worker = least_of(list, wait_of, req, s)
+    worker = least_of(list, wait_of, req, s, p)
   end
   return not is_late(worker) and worker or nil
 end
@@ -123,14 +131,14 @@ local function plan(req, view, ctx)
   local prefills = baton.pairable(view.prefill, view.decode)
   baton.prefix_match(view.single, req, BLOCK)
   if #prefills == 0 then
-    local worker = note(in_time(view.hybrid, hybrid_score, req, s, p), req, s)
+    local worker = note(in_time(view.hybrid, hybrid_score, req, s, p), req, s, p)
     return worker and { kind = "single", worker = worker }
   end
   local prefill = in_time(prefills, prefill_score, req, s, p)
-  local by_two = prefill and wait_of(prefill, req, s) + p.transfer_weight * req.prompt_tokens or math.huge
+  local by_two = prefill and wait_of(prefill, req, s, p) + p.transfer_weight * req.prompt_tokens or math.huge
   local alone, by_one = least_of(view.single, alone_score, req, s, p)
   if alone and by_one + p.gain_tokens < by_two then
-    return { kind = "single", worker = note(alone, req, s) }
+    return { kind = "single", worker = note(alone, req, s, p) }
   end
   if not prefill then
     return nil
@@ -138,11 +146,11 @@ local function plan(req, view, ctx)
   local decode = least_of(baton.compatible(view.decode, prefill), decode_score, s, p)
   baton.window(name_of(decode, s), req.prompt_tokens, p.recent_s)
   baton.prefix_insert(req, decode, BLOCK) -- its KV goes there
-  return { prefill = note(prefill, req, s), decode = decode }
+  return { prefill = note(prefill, req, s, p), decode = decode }
 end
 
 local function handover(ctx)
   return { miss = ctx.state.miss }
 end
 
-return { api = 2, name = "baton_kv", version = "1.0", params = params, start = start, handover = handover, plan = plan }
+return { api = 2, name = "baton_kv", version = "1.1", params = params, start = start, handover = handover, plan = plan }

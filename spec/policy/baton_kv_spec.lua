@@ -34,6 +34,22 @@ describe("baton_kv", function()
     assert.are.equal(other, plan(prompt(40, 1)).prefill)
   end)
 
+  it("lets a beginning that all prompts share draw nobody", function()
+    local head = ("h"):rep(256 * 3) -- three blocks of forty
+    local function least_of_twenty()
+      local seen = { p1 = 0, p2 = 0 }
+      for i = 1, 20 do
+        local rest = (("%08d"):format(i) .. ("y"):rep(248)):rep(37)
+        local prefill = plan({ prompt = '"' .. head .. rest .. '"', prompt_tokens = 40 * 64 }).prefill
+        seen[prefill] = seen[prefill] + 1
+      end
+      return math.min(seen.p1, seen.p2)
+    end
+    assert.is_true(least_of_twenty() > 2)
+    load_with { alone_tokens = 0, min_share = 0 }
+    assert.are.equal(0, least_of_twenty())
+  end)
+
   it("takes a queue of cached prompts for what of it is to be computed", function()
     local home = plan(prompt(40, 1)).prefill
     for _ = 1, 20 do
