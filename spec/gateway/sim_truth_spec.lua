@@ -1,5 +1,6 @@
 -- baton sim beside what it models: the same trace and policies through a gateway and baton-sim workers, which publish
--- their KV events. Caches are a small part of the trace, so what hits depends on what is evicted.
+-- their KV events. Caches are a small part of the trace, so what hits depends on what is evicted. One at a time:
+-- with more it depends on how fast this machine is, too, which request goes where.
 
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
@@ -10,9 +11,9 @@ local proc = require("gateway.support.proc")
 local TRACE = "spec/bench/traces/conversation_cut.jsonl"
 local BATON = fleet.binary("BATON_BIN", "baton")
 local BENCH = BATON:match("^(.*)/[^/]*$") .. "/bin/bench_fleet"
-local ROWS, WORKERS, BLOCKS, AT_ONCE = 300, 2, 500, 6
+local ROWS, WORKERS, BLOCKS, AT_ONCE = 300, 2, 500, 1
 local BLOCK = 512 -- the trace's
-local POINTS = 3
+local POINTS, SEEDS = 3, 5
 local TTFT_MS, TOKEN_MS = 1, 0.0005
 
 -- Of the workers, in percent.
@@ -51,11 +52,14 @@ local function hits_of_sim(policy)
   local model = proc.write("engine.lua", ([[return { prefill_ms = { %g, %g, 0 }, decode_ms = { 0, 0, 0, 0, 0 },
     min_step_ms = 0.001, max_batched_tokens = 200000, max_seqs = 1, kv_tokens = %d }]]):format(TTFT_MS, TOKEN_MS,
     BLOCK * BLOCKS))
-  local code, out, err = proc.run({ BATON, "sim", policy, "--json", "--trace", TRACE,
-    "--requests", ROWS, "--engines", WORKERS, "--concurrency", AT_ONCE, "--engine-model", model },
-    { name = "sim", seconds = 100 })
-  assert.equal(0, code, err)
-  return 100 * json.decode(out:match("[^\n]+")).hit_ratio
+  local sum = 0
+  for seed = 1, SEEDS do -- ties are drawn
+    local code, out, err = proc.run({ BATON, "sim", policy, "--json", "--trace", TRACE, "--requests", ROWS, "--engines",
+      WORKERS, "--concurrency", AT_ONCE, "--engine-model", model, "--seed", seed }, { name = "sim", seconds = 100 })
+    assert.equal(0, code, err)
+    sum = sum + json.decode(out:match("[^\n]+")).hit_ratio
+  end
+  return 100 * sum / SEEDS
 end
 
 describe("baton sim", function()
