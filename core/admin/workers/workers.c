@@ -45,6 +45,7 @@ typedef struct list {
     bt_rows_t rows;
     bt_workers_t *workers;
     unsigned pool, at, total;
+    bool is_urls; /* as other routers list them */
 } list_t;
 
 /* The next one and its pool; NULL: that were all. */
@@ -60,6 +61,19 @@ static bt_worker_t *next_of(list_t *l, const bt_worker_pool_t **pool_p)
     return (*pool_p)->all.items[l->at++];
 }
 
+static void write_row(list_t *l, bt_text_t *out, const bt_worker_pool_t *pool, bt_worker_t *w)
+{
+    const bool is_first = l->total++ == 0;
+
+    if (l->is_urls) {
+        bt_text_puts(out, is_first ? "" : ",");
+        bt_text_json_str(out, bt_str(w->spec.url));
+    } else {
+        bt_text_puts(out, is_first ? "\n" : ",\n");
+        bt_worker_describe(out, pool, w, false);
+    }
+}
+
 static bool write_list(bt_rows_t *rows, bt_text_t *out)
 {
     list_t *l = bt_container_of(rows, list_t, rows);
@@ -68,30 +82,15 @@ static bool write_list(bt_rows_t *rows, bt_text_t *out)
     bt_worker_t *w;
 
     while (out->len < enough && !out->failed) {
-        if ((w = next_of(l, &pool)) == NULL) {
-            bt_text_printf(out, "\n],\"total\":%u}\n", l->total);
-            return true;
+        if ((w = next_of(l, &pool)) != NULL) {
+            write_row(l, out, pool, w);
+            continue;
         }
-        bt_text_puts(out, l->total++ > 0 ? ",\n" : "\n");
-        bt_worker_describe(out, pool, w, false);
-    }
-    return out->failed;
-}
-
-static bool write_urls(bt_rows_t *rows, bt_text_t *out)
-{
-    list_t *l = bt_container_of(rows, list_t, rows);
-    const size_t enough = out->len + BT_PIECE_BYTES;
-    const bt_worker_pool_t *pool;
-    const bt_worker_t *w;
-
-    while (out->len < enough && !out->failed) {
-        if ((w = next_of(l, &pool)) == NULL) {
+        if (l->is_urls)
             bt_text_puts(out, "]}\n");
-            return true;
-        }
-        bt_text_puts(out, l->total++ > 0 ? "," : "");
-        bt_text_json_str(out, bt_str(w->spec.url));
+        else
+            bt_text_printf(out, "\n],\"total\":%u}\n", l->total);
+        return true;
     }
     return out->failed;
 }
@@ -104,8 +103,7 @@ static void free_list(bt_rows_t *rows)
     free(l);
 }
 
-static void begin_list(const bt_admin_call_t *c, const char *beginning,
-                       bool (*write)(bt_rows_t *rows, bt_text_t *out))
+static void begin_list(const bt_admin_call_t *c, const char *beginning, bool is_urls)
 {
     list_t *l = calloc(1, sizeof *l);
 
@@ -113,7 +111,8 @@ static void begin_list(const bt_admin_call_t *c, const char *beginning,
         bt_reply_error(c->reply, 503, "%s", bt_err_text(BT_E_NOMEM));
         return;
     }
-    l->rows = (bt_rows_t){.write = write, .free = free_list};
+    l->rows = (bt_rows_t){.write = write_list, .free = free_list};
+    l->is_urls = is_urls;
     l->workers = bt_workers_ref(bt_registry_current(c->config->registry));
     bt_text_puts(&c->reply->body, beginning);
     c->reply->rows = &l->rows;
@@ -121,7 +120,7 @@ static void begin_list(const bt_admin_call_t *c, const char *beginning,
 
 void bt_workers_list(const bt_admin_call_t *c)
 {
-    begin_list(c, "{\"workers\":[", write_list);
+    begin_list(c, "{\"workers\":[", false);
 }
 
 /* ---- changes ---- */
@@ -428,5 +427,5 @@ void bt_workers_peer_remove(const bt_admin_call_t *c)
 
 void bt_workers_peer_list(const bt_admin_call_t *c)
 {
-    begin_list(c, "{\"urls\":[", write_urls);
+    begin_list(c, "{\"urls\":[", true);
 }
