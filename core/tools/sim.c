@@ -196,12 +196,8 @@ static int answer(struct runs *all)
 int bt_sim_tool(int argc, const char *const *argv)
 {
     bt_sim_options_t options;
-    int status;
+    int status = bt_sim_options(&options, argc, argv);
 
-    for (int i = 0; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return bt_tool_print(bt_sim_tool_help);
-    status = bt_sim_options(&options, argc, argv);
     if (status != 0)
         return status;
     struct runs *all = calloc(1, sizeof *all);
