@@ -216,7 +216,7 @@ describe("four gateways over one Redis", function()
     for i = 2, 4 do
       local process, port, admin_port = fleet.start_gateway({ f.config_path, unpack(words) })
       gateways[i] = { gateway = process, port = port, admin_port = admin_port }
-      fleet.wait_known(port, admin_port)
+      fleet.wait_up(port, admin_port)
     end
     for _, g in ipairs(gateways) do
       until_followed(g.gateway)

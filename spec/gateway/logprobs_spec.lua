@@ -36,7 +36,7 @@ local function start(engine, flags, connector)
     end,
     ready = false,
   })
-  fleet.wait_known(f.port, f.admin_port)
+  fleet.wait_up(f.port, f.admin_port)
 end
 
 -- What differs between two answers to one request: who made it, and when.

@@ -90,7 +90,7 @@ local function start(flags)
   flags[#flags + 1] = "--role-check-secs" -- or engines would see questions of ours among the clients'
   flags[#flags + 1] = "0"
   gateway, port, admin_port = fleet.start_gateway(flags)
-  fleet.wait_known(port, admin_port)
+  fleet.wait_up(port, admin_port)
   workers:seen()
 end
 

@@ -33,7 +33,7 @@ local function hits_of_gateway(policy)
     end
     return ('return { policy = "%s", pools = { { workers = { %s } } } }'):format(policy, table.concat(list))
   end, ready = false })
-  fleet.wait_known(f.port, f.admin_port)
+  fleet.wait_up(f.port, f.admin_port)
   eventually(function()
     return f:metric("baton_kv_ranks_followed ") == WORKERS
   end, 20, "events are followed")

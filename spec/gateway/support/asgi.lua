@@ -36,6 +36,9 @@ function asgi.start()
   for parser, port in text:gmatch("(%w+) (%d+)\n") do
     self[parser] = "http://127.0.0.1:" .. port
     self.port = tonumber(port)
+    eventually(function() -- the file may be there before they listen; one that refuses is down to a gateway
+      return http.get(self.port, "/health").status == 200
+    end, 20, parser .. " answers")
   end
   return self
 end

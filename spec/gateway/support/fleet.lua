@@ -178,12 +178,13 @@ function fleet.start_gateway(words, opts)
   return process, told.port, told.admin_port, told
 end
 
--- Ready, and every worker was looked at: one that is still unknown would leave the first request to the others alone.
-function fleet.wait_known(port, admin_port)
+-- Ready, and every worker is up: one that is not would leave the first request to the others alone.
+function fleet.wait_up(port, admin_port)
   eventually(function()
     local answer, told = http.get(port, "/readiness"), http.get(admin_port, "/workers").body
-    return answer.status == 200 and not told:find('"health":"unknown"', 1, true), answer.body .. told
-  end, 10, "/readiness is 200, and all workers were looked at")
+    return answer.status == 200 and not told:find('"health":"unknown"', 1, true)
+      and not told:find('"health":"down"', 1, true), answer.body .. told
+  end, 10, "/readiness is 200, and all workers are up")
 end
 
 local function config_words(sim, config)
@@ -235,7 +236,7 @@ function Fleet:wait_ready()
     end
     return true
   end, 10, "all workers were asked")
-  fleet.wait_known(self.port, self.admin_port) -- their answers may still be on the way to the gateway
+  fleet.wait_up(self.port, self.admin_port) -- their answers may still be on the way to the gateway
 end
 
 -- Workers whose connector registers by ZeroMQ (all, or the one named) say so at this port; nil: nowhere any more.
