@@ -22,12 +22,12 @@ const char *bt_identity_source_name(enum bt_identity_source source)
 
 static const struct {
     const char *name;
-    unsigned bit, grants;
-} scopes[] = {{"inference", BT_MAY_INFER, BT_MAY_INFER},
-              {"models", BT_MAY_LIST_MODELS, BT_MAY_LIST_MODELS},
-              {"cancel", BT_MAY_CANCEL, BT_MAY_CANCEL},
-              {"admin-read", BT_MAY_READ_ADMIN, BT_MAY_READ_ADMIN},
-              {"admin-write", BT_MAY_CHANGE_ADMIN, BT_MAY_CHANGE_ADMIN | BT_MAY_READ_ADMIN}};
+    unsigned grants;
+} scopes[] = {{"inference", BT_MAY_INFER},
+              {"models", BT_MAY_LIST_MODELS},
+              {"cancel", BT_MAY_CANCEL},
+              {"admin-read", BT_MAY_READ_ADMIN},
+              {"admin-write", BT_MAY_CHANGE_ADMIN | BT_MAY_READ_ADMIN}};
 #define SCOPE_COUNT (sizeof scopes / sizeof scopes[0])
 
 unsigned bt_scope_of(bt_str_t name)
@@ -36,14 +36,6 @@ unsigned bt_scope_of(bt_str_t name)
         if (bt_str_eq(name, bt_str(scopes[i].name)))
             return scopes[i].grants;
     return 0;
-}
-
-const char *bt_scope_name_of(unsigned bit)
-{
-    for (size_t i = 0; i < SCOPE_COUNT; i++)
-        if (scopes[i].bit == bit)
-            return scopes[i].name;
-    return "none";
 }
 
 static bool is_between(char c)

@@ -31,9 +31,8 @@ enum bt_scope_bit {
 #define BT_MAY_AS_CLIENT (BT_MAY_INFER | BT_MAY_LIST_MODELS | BT_MAY_CANCEL)
 #define BT_SCOPES_CLIENT "inference,models,cancel"
 
-/* The bit of a scope's name, 0 = there is none such; and the name of one bit. */
+/* What the scope of that name grants, 0 = there is none such. */
 unsigned bt_scope_of(bt_str_t name);
-const char *bt_scope_name_of(unsigned bit);
 /* Names parted by commas or blanks. unknown_p: the first that is none, or BT_STR_NULL; it may be NULL. */
 unsigned bt_scopes_read(bt_str_t names, bt_str_t *unknown_p);
 /* The next name of such a list; false: there is no more. */

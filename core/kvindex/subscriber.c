@@ -77,15 +77,6 @@ static bool split(const char *endpoint, bt_str_t *host_p, uint64_t *port_p)
            all.n < ENDPOINT_MAX - 8;
 }
 
-bool bt_kv_endpoint_is_valid(const char *endpoint)
-{
-    bt_str_t host;
-    uint64_t port;
-
-    return split(endpoint, &host, &port) && !bt_str_eq(host, BT_STR("*")) &&
-           !bt_str_eq(host, BT_STR("0.0.0.0")) && !bt_str_eq(host, BT_STR("[::]"));
-}
-
 static void put_endpoint(const char *endpoint, unsigned rank, char out[ENDPOINT_MAX])
 {
     bt_str_t host;

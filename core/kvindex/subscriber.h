@@ -54,8 +54,6 @@ typedef struct bt_kv_rank_stats {
     bt_kv_follow_stats_t follow;
 } bt_kv_rank_stats_t;
 
-/* Is it two parts of "tcp://host:port"? A host that is a wildcard is nowhere to connect to. */
-bool bt_kv_endpoint_is_valid(const char *endpoint);
 int bt_kv_subscriber_new(bt_kv_subscriber_t **subscriber_p,
                          const bt_kv_subscriber_config_t *config);
 /* Copies the texts. */

@@ -103,7 +103,6 @@ typedef struct bt_reload_validation {
     bool is_reading; /* the job's first step: only the rules */
     bt_reload_reading_t reading;
     _Atomic bool is_cancelled;
-    bool is_forgiving; /* the start: a failed self-test is no more than a warning */
     /* PUT's text, or those of the fleet's set, that no part is tried with */
     bt_reload_selection_t **puts;
     unsigned put_count;

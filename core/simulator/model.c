@@ -35,11 +35,6 @@ static const bt_sim_model_t models[] = {
 };
 #define MODEL_COUNT (sizeof models / sizeof models[0])
 
-const char *bt_sim_model_name(unsigned i)
-{
-    return i < MODEL_COUNT ? models[i].name : NULL;
-}
-
 /* ---- a file ---- */
 
 static const struct member {

@@ -26,10 +26,9 @@ typedef struct bt_sim_model {
     double gpu_hour_cost; /* in any currency; 0 = not known */
 } bt_sim_model_t;
 
-/* A name from bt_sim_model_names, or a Lua file that returns a table with these members (those that it leaves out are the first model's).
+/* The name of one that is built in, or a Lua file that returns a table with these members (those that it leaves out are the first model's).
  * BT_E_INVAL with one line in err. */
 int bt_sim_model_load(bt_sim_model_t *model, const char *name, char *err, size_t err_size);
-const char *bt_sim_model_name(unsigned i); /* NULL: there are no more */
 
 double bt_sim_step_ms(const bt_sim_model_t *model, double prefill_tokens, double running,
                       double kv_tokens);

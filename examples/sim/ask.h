@@ -36,7 +36,6 @@ typedef struct sim_ask {
     uint64_t seed;
     double temperature;
     bt_str_t text; /* first prompt, flattened (routes that need it later) */
-    bt_str_t previous_id;
     sim_parts_t media;
     sim_raw_t return_logprob, logprob_start, top_logprobs; /* SGLang: for all prompts, or a list */
     sim_raw_t rid, request_id, kv_params, ec_params, room, host, port, dp_rank, documents;

@@ -36,7 +36,6 @@ struct sim_kv_room {
     char reason[256];                       /* of a failure */
     /* sender */
     unsigned sent, limit; /* pages; a stalling sender stops at its limit */
-    bool has_sent_last;
     unsigned sent_by_rank[SIM_KV_RANKS_MAX];
     bool last_by_rank[SIM_KV_RANKS_MAX];
     uint64_t aux_bytes, aux_kv;

@@ -65,7 +65,6 @@ struct sim_worker {
     unsigned rank_turn; /* of requests that name no rank */
     bool is_dead;       /* the engine process is gone */
     bool is_closed;     /* the API server too: connection refused */
-    bool dies_silently; /* SGLang: connections close without an answer */
     bt_timer_t death_timer, refuse_timer;
     uint64_t busy_until_us;            /* end of the last prefill, with queue=1 */
     struct sim_events *events;         /* NULL when it publishes none, or is dead */
@@ -166,19 +165,19 @@ struct sim_job {
     bool is_polled;    /* SGLang: the poll has found that the client is gone */
     bt_timer_t timer, poll;
     void (*on_timer)(sim_job_t *job);
-    struct sim_trtllm *trtllm;       /* TensorRT-LLM */
-    sim_params_t params;             /* vLLM */
-    sim_worker_t *peer;              /* vLLM: whose KV it will read */
-    unsigned rank;                   /* MooncakeConnector: its own, or that of the peer */
-    struct sim_kv_room *kv_room;     /* BatonConnector: until it has ended, or is left */
-    bt_str_t transfer_id;            /* MoRIIOConnector */
-    int paired_rank;                 /* likewise; -1 = not told */
-    bool kills_on_leave;             /* vLLM: parked with broken parameters */
-    bt_list_t push_link;             /* vLLM push: waiting for a prefill */
-    bt_str_t ec_reply;               /* an encoder's ec_transfer_params; empty = null */
-    bt_str_t kv_reply;               /* vLLM: kv_transfer_params of the answer; empty = null */
-    bt_str_t chunk_head, chunk_tail; /* fixed parts of a stream event */
-    char failure[400];               /* message of a failure that a timer brings */
+    struct sim_trtllm *trtllm;   /* TensorRT-LLM */
+    sim_params_t params;         /* vLLM */
+    sim_worker_t *peer;          /* vLLM: whose KV it will read */
+    unsigned rank;               /* MooncakeConnector: its own, or that of the peer */
+    struct sim_kv_room *kv_room; /* BatonConnector: until it has ended, or is left */
+    bt_str_t transfer_id;        /* MoRIIOConnector */
+    int paired_rank;             /* likewise; -1 = not told */
+    bool kills_on_leave;         /* vLLM: parked with broken parameters */
+    bt_list_t push_link;         /* vLLM push: waiting for a prefill */
+    bt_str_t ec_reply;           /* an encoder's ec_transfer_params; empty = null */
+    bt_str_t kv_reply;           /* vLLM: kv_transfer_params of the answer; empty = null */
+    bt_str_t chunk_head;         /* what each stream event begins with */
+    char failure[400];           /* message of a failure that a timer brings */
 };
 
 /* Something of the world's ends later: close waits for it. */

@@ -96,13 +96,3 @@ unsigned bt_prefix_chain_more(bt_prefix_chain_t *c, uint64_t *hashes, unsigned c
 {
     return c->is_ids ? chain_ids(c, hashes, count, max) : chain_bytes(c, hashes, count, max);
 }
-
-unsigned bt_prefix_chain(bt_str_t prompt, unsigned block_tokens, uint64_t *hashes, unsigned max)
-{
-    bt_prefix_chain_t c;
-
-    if (block_tokens == 0 || block_tokens > BT_PREFIX_BLOCK_TOKENS_MAX)
-        return 0;
-    bt_prefix_chain_begin(&c, prompt, block_tokens);
-    return bt_prefix_chain_more(&c, hashes, 0, max);
-}

@@ -20,11 +20,9 @@
 #define BT_PREFIX_BYTES_PER_TOKEN 4
 #define BT_PREFIX_BLOCKS_MAX 1024 /* what comes after is not looked at: 65,536 tokens by default */
 
-/* prompt: raw JSON value. Returns the number of full blocks, at most max. */
-unsigned bt_prefix_chain(bt_str_t prompt, unsigned block_tokens, uint64_t *hashes, unsigned max);
-/* The same in pieces, for a prompt of megabytes. */
+/* The hashes of a prompt's full blocks, in pieces: a prompt may have megabytes. */
 typedef struct bt_prefix_chain {
-    bt_str_t prompt; /* borrowed */
+    bt_str_t prompt; /* raw JSON value, borrowed */
     unsigned block_tokens;
     bool is_ids;
     size_t at;

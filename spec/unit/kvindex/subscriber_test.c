@@ -361,22 +361,6 @@ static void test_snapshot_that_cannot_be_written_is_told_at_the_start(void **sta
     add(false);
 }
 
-static void test_endpoints(void **state)
-{
-    (void) state;
-    assert_true(bt_kv_endpoint_is_valid("tcp://10.0.0.7:5557"));
-    assert_true(bt_kv_endpoint_is_valid("tcp://[::1]:5557"));
-    assert_true(bt_kv_endpoint_is_valid("tcp://engine-0.svc:1"));
-    assert_false(bt_kv_endpoint_is_valid("tcp://*:5557"));
-    assert_false(bt_kv_endpoint_is_valid("tcp://0.0.0.0:5557"));
-    assert_false(bt_kv_endpoint_is_valid("tcp://:5557"));
-    assert_false(bt_kv_endpoint_is_valid("tcp://h"));
-    assert_false(bt_kv_endpoint_is_valid("tcp://h:0"));
-    assert_false(bt_kv_endpoint_is_valid("tcp://h:65536"));
-    assert_false(bt_kv_endpoint_is_valid("ipc:///tmp/x"));
-    assert_false(bt_kv_endpoint_is_valid("http://h:1"));
-}
-
 int main(void)
 {
 #define S(name)                                                                                    \
@@ -391,8 +375,7 @@ int main(void)
                                        S(snapshot),
                                        S(snapshot_of_an_engine_that_is_gone),
                                        S(snapshot_while_it_goes_on),
-                                       S(snapshot_that_cannot_be_written_is_told_at_the_start),
-                                       cmocka_unit_test(test_endpoints)};
+                                       S(snapshot_that_cannot_be_written_is_told_at_the_start)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

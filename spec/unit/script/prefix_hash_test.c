@@ -14,6 +14,14 @@ static uint64_t of_bytes(const void *p, size_t n)
     return bt_hash64((bt_str_t){p, n}, 1337);
 }
 
+static unsigned chain(bt_str_t prompt, unsigned block_tokens, uint64_t *hashes, unsigned max)
+{
+    bt_prefix_chain_t c;
+
+    bt_prefix_chain_begin(&c, prompt, block_tokens);
+    return bt_prefix_chain_more(&c, hashes, 0, max);
+}
+
 /* Two blocks of four ids, little-endian, the second over the first's hash: as Dynamo and Mooncake number them. */
 static void ids_make_the_chain_of_the_engines(void **state)
 {
@@ -23,7 +31,7 @@ static void ids_make_the_chain_of_the_engines(void **state)
     uint64_t hashes[4] = {0}, pair[2] = {of_bytes(first, 16), of_bytes(second, 16)};
     (void) state;
 
-    assert_int_equal(bt_prefix_chain(BT_STR("[1, 2,3 ,256,5,6,7,4294967295,9]"), 4, hashes, 4), 2);
+    assert_int_equal(chain(BT_STR("[1, 2,3 ,256,5,6,7,4294967295,9]"), 4, hashes, 4), 2);
     assert_int_equal(hashes[0], of_bytes(first, 16));
     assert_int_equal(hashes[1], of_bytes(pair, 16)); /* the machine is little-endian */
 }
@@ -33,13 +41,13 @@ static void text_goes_by_four_bytes_a_token_without_quotes(void **state)
     uint64_t a[4], b[4];
     (void) state;
 
-    assert_int_equal(bt_prefix_chain(BT_STR("\"0123456789abcdef0123456789abcde\""), 4, a, 4), 1);
+    assert_int_equal(chain(BT_STR("\"0123456789abcdef0123456789abcde\""), 4, a, 4), 1);
     assert_int_equal(a[0], of_bytes("0123456789abcdef", 16));
-    assert_int_equal(bt_prefix_chain(BT_STR("\"0123456789abcdef0123456789abcdef\""), 4, b, 4), 2);
+    assert_int_equal(chain(BT_STR("\"0123456789abcdef0123456789abcdef\""), 4, b, 4), 2);
     assert_int_equal(a[0], b[0]);
-    assert_int_equal(bt_prefix_chain(BT_STR("\"0123456789abcdefX123456789abcdef\""), 4, a, 4), 2);
+    assert_int_equal(chain(BT_STR("\"0123456789abcdefX123456789abcdef\""), 4, a, 4), 2);
     assert_int_not_equal(a[1], b[1]);
-    assert_int_equal(bt_prefix_chain(BT_STR("\"X123456789abcdef0123456789abcdef\""), 4, a, 4), 2);
+    assert_int_equal(chain(BT_STR("\"X123456789abcdef0123456789abcdef\""), 4, a, 4), 2);
     assert_int_not_equal(a[1], b[1]); /* the same block after another one */
 }
 
@@ -56,7 +64,7 @@ static void ids_far_apart(void **state)
         text[0] = '[';
         for (unsigned i = 0; i < 4; i++)
             memcpy(text + 1 + i * (far != 0 ? 300 : 250), i < 3 ? "1," : "1]", 2);
-        assert_int_equal(bt_prefix_chain((bt_str_t){text, size}, 4, a, 1), far != 0 ? 0 : 1);
+        assert_int_equal(chain((bt_str_t){text, size}, 4, a, 1), far != 0 ? 0 : 1);
     }
     free(text);
 }
@@ -67,16 +75,13 @@ static void odd_prompts(void **state)
     uint64_t a[2], b[2];
     (void) state;
 
-    assert_int_equal(bt_prefix_chain(BT_STR_NULL, 4, a, 2), 0);
+    assert_int_equal(chain(BT_STR_NULL, 4, a, 2), 0);
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
-        assert_int_equal(bt_prefix_chain(bt_str(none[i]), 4, a, 2), 0);
-    assert_int_equal(bt_prefix_chain(BT_STR("[1,2,3,4]"), 0, a, 2), 0);
-    assert_int_equal(bt_prefix_chain(BT_STR("[1,2,3,4]"), 1025, a, 2), 0);
-    assert_int_equal(bt_prefix_chain(BT_STR("[1,2,3,4,5,6]"), 1, a, 2), 2); /* no more than asked */
-    assert_int_equal(bt_prefix_chain(BT_STR("[4294967296,4294967296,1]"), 1, a, 2),
-                     2); /* no ids: bytes */
-    assert_int_equal(bt_prefix_chain(BT_STR("[[1,2,3,4],[5]]"), 2, a, 1), 1);
-    assert_int_equal(bt_prefix_chain(BT_STR("[{\"role\":\"user\"}]"), 2, b, 1), 1);
+        assert_int_equal(chain(bt_str(none[i]), 4, a, 2), 0);
+    assert_int_equal(chain(BT_STR("[1,2,3,4,5,6]"), 1, a, 2), 2); /* no more than asked */
+    assert_int_equal(chain(BT_STR("[4294967296,4294967296,1]"), 1, a, 2), 2); /* no ids: bytes */
+    assert_int_equal(chain(BT_STR("[[1,2,3,4],[5]]"), 2, a, 1), 1);
+    assert_int_equal(chain(BT_STR("[{\"role\":\"user\"}]"), 2, b, 1), 1);
     assert_int_not_equal(a[0], b[0]);
 }
 
