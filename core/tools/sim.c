@@ -5,7 +5,6 @@
 #include "base/err.h"
 
 #include <errno.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,8 +115,8 @@ static void add_run(struct runs *all, unsigned policy, unsigned prefills, unsign
                          .prefills = prefills,
                          .decodes = decodes,
                          .hybrids = hybrids,
-                         .concurrency = (unsigned) o->concurrency,
-                         .is_exact = bt_sim_is_exact(o),
+                         .concurrency = o->concurrency,
+                         .is_exact = o->prefix_index == BT_SIM_INDEX_EXACT,
                          .event_delay_s = o->event_delay_ms / 1000,
                          .failures = o->failures,
                          .failure_count = o->failure_count,
@@ -125,7 +124,7 @@ static void add_run(struct runs *all, unsigned policy, unsigned prefills, unsign
                          .switch_count = o->switch_count,
                          .follows_advice = o->follows_advice,
                          .lease_s = LEASE_S,
-                         .seed = (uint64_t) o->seed};
+                         .seed = o->seed};
 }
 
 static void add_runs(struct runs *all)
@@ -133,15 +132,15 @@ static void add_runs(struct runs *all)
     const bt_sim_options_t *o = all->options;
 
     for (unsigned p = 0; !o->advises && p < o->policy_count; p++)
-        add_run(all, p, (unsigned) o->prefills, (unsigned) o->decodes, (unsigned) o->engines);
-    for (unsigned n = 1; o->advises && n < (unsigned) o->engines; n++)
-        add_run(all, 0, n, (unsigned) o->engines - n, 0);
+        add_run(all, p, o->prefills, o->decodes, o->engines);
+    for (unsigned n = 1; o->advises && n < o->engines; n++)
+        add_run(all, 0, n, o->engines - n, 0);
     if (!o->advises)
         return;
-    add_run(all, 0, 0, 0, (unsigned) o->engines);
+    add_run(all, 0, 0, 0, o->engines);
     if (o->engines < 3)
         return; /* nobody could be switched */
-    add_run(all, 0, (unsigned) o->engines / 2, (unsigned) (o->engines - floor(o->engines / 2)), 0);
+    add_run(all, 0, o->engines / 2, o->engines - o->engines / 2, 0);
     all->rows[all->count - 1].setup.follows_advice = true;
 }
 
@@ -150,13 +149,13 @@ static int read_trace(struct runs *all)
     const bt_sim_options_t *o = all->options;
     char err[1024] = "";
     int rc = bt_sim_is_generator(o->trace)
-                 ? bt_sim_trace_generate(&all->trace, o->trace, (uint64_t) o->seed, err, sizeof err)
+                 ? bt_sim_trace_generate(&all->trace, o->trace, o->seed, err, sizeof err)
                  : bt_sim_trace_read(&all->trace, o->trace, err, sizeof err);
 
     if (rc < 0)
         return refuse("%s", err);
-    bt_sim_trace_cut(&all->trace, (unsigned) o->skip, (unsigned) o->requests, o->speed);
-    return all->trace.count > 0 ? 0 : refuse("--skip %.0f: nothing is left of the trace", o->skip);
+    bt_sim_trace_cut(&all->trace, o->skip, o->requests, o->speed);
+    return all->trace.count > 0 ? 0 : refuse("--skip %u: nothing is left of the trace", o->skip);
 }
 
 static int prepare(struct runs *all)

@@ -19,21 +19,25 @@ void bt_sim_tool_help(bt_text_t *out);
 #define BT_SIM_POLICIES_MAX 16
 #define BT_SIM_RUNS_MAX 256
 
+enum bt_sim_index { BT_SIM_INDEX_EXACT, BT_SIM_INDEX_APPROXIMATE };
+
 typedef struct bt_sim_options {
     bt_replay_policy_t policies[BT_SIM_POLICIES_MAX];
     unsigned policy_count;
     bool advises, is_json;
-    const char *trace, *model, *plot, *prefix_index, *fail, *switches;
+    const char *trace, *model, *plot, *fail, *switches;
+    enum bt_sim_index prefix_index;
     bt_sim_failure_t failures[BT_SIM_FAILURES_MAX]; /* of fail */
     unsigned failure_count;
     bt_sim_switch_t switch_list[BT_SIM_SWITCHES_MAX]; /* of switches */
     unsigned switch_count;
     bool follows_advice;
-    double event_delay_ms, prefills, decodes, engines, concurrency, speed, skip, requests, seed;
+    unsigned prefills, decodes, engines, concurrency, skip, requests;
+    uint64_t seed;
+    double event_delay_ms, speed;
     bt_sim_slo_t slo;
 } bt_sim_options_t;
 
-bool bt_sim_is_exact(const bt_sim_options_t *o); /* --prefix-index */
 int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv);
 
 typedef struct bt_sim_row { /* a run that was made */

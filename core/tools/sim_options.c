@@ -1,39 +1,10 @@
 #include "tools/sim.h"
 
-#include "config/suggest.h"
+#include "tools/flags.h"
 
 #include <stdlib.h>
 
 #define refuse(...) bt_tool_error(BT_TOOL_WRONG, "sim: ", __VA_ARGS__)
-
-enum kind { TEXT, NUMBER, SWITCH };
-static const struct flag {
-    const char *name;
-    size_t offset;
-    enum kind kind;
-    double min, max;
-} flags[] = {
-    {"--trace", offsetof(bt_sim_options_t, trace), TEXT, 0, 0},
-    {"--engine-model", offsetof(bt_sim_options_t, model), TEXT, 0, 0},
-    {"--plot", offsetof(bt_sim_options_t, plot), TEXT, 0, 0},
-    {"--prefill", offsetof(bt_sim_options_t, prefills), NUMBER, 1, BT_SIM_SIDE_MAX},
-    {"--decode", offsetof(bt_sim_options_t, decodes), NUMBER, 1, BT_SIM_SIDE_MAX},
-    {"--engines", offsetof(bt_sim_options_t, engines), NUMBER, 1, BT_SIM_ENGINES_MAX},
-    {"--concurrency", offsetof(bt_sim_options_t, concurrency), NUMBER, 1, 1e6},
-    {"--speed", offsetof(bt_sim_options_t, speed), NUMBER, 1e-6, 1e6},
-    {"--skip", offsetof(bt_sim_options_t, skip), NUMBER, 0, BT_SIM_REQUESTS_MAX},
-    {"--requests", offsetof(bt_sim_options_t, requests), NUMBER, 1, BT_SIM_REQUESTS_MAX},
-    {"--ttft-slo-ms", offsetof(bt_sim_options_t, slo.ttft_ms), NUMBER, 0, 1e9},
-    {"--tpot-slo-ms", offsetof(bt_sim_options_t, slo.tpot_ms), NUMBER, 0, 1e9},
-    {"--seed", offsetof(bt_sim_options_t, seed), NUMBER, 0, 1e15},
-    {"--prefix-index", offsetof(bt_sim_options_t, prefix_index), TEXT, 0, 0},
-    {"--event-delay-ms", offsetof(bt_sim_options_t, event_delay_ms), NUMBER, 0, 1e6},
-    {"--fail", offsetof(bt_sim_options_t, fail), TEXT, 0, 0},
-    {"--switch", offsetof(bt_sim_options_t, switches), TEXT, 0, 0},
-    {"--switch-auto", offsetof(bt_sim_options_t, follows_advice), SWITCH, 0, 0},
-    {"--json", offsetof(bt_sim_options_t, is_json), SWITCH, 0, 0},
-};
-#define FLAG_COUNT (sizeof flags / sizeof flags[0])
 
 void bt_sim_tool_help(bt_text_t *out)
 {
@@ -101,90 +72,94 @@ void bt_sim_tool_help(bt_text_t *out)
         "  baton sim advise least_load --engines 8 --trace conversation_trace.jsonl\n");
 }
 
-static int unknown_flag(const char *word)
+/* Not a whole one, as options' are. */
+static int read_number(void *options, bt_tool_line_t *line)
 {
-    const char *near = bt_suggest_row(word, flags, FLAG_COUNT, sizeof flags[0]);
-
-    if (near != NULL)
-        return refuse("%.100s: unknown flag, did you mean %s?", word, near);
-    return refuse("%.100s: unknown flag; baton sim --help lists them", word);
-}
-
-static int read_number(const struct flag *flag, const char *text, double *out)
-{
+    const bt_option_t *o = &line->flag->option;
     char *end;
+    const double number = strtod(line->value, &end);
 
-    *out = strtod(text, &end);
-    if (end == text || *end != '\0' || !(*out >= flag->min) || *out > flag->max)
-        return refuse("%s: expected a number from %g to %g, got \"%.40s\"", flag->name, flag->min,
-                      flag->max, text);
-    return 0;
-}
-
-/* --name VALUE or --name=VALUE. */
-static int read_flag(bt_sim_options_t *o, int argc, const char *const *argv, int *at)
-{
-    const char *word = argv[*at], *equals = strchr(word, '=');
-    const size_t n = equals != NULL ? (size_t) (equals - word) : strlen(word);
-    unsigned i = 0;
-
-    while (i < FLAG_COUNT && (strlen(flags[i].name) != n || strncmp(flags[i].name, word, n) != 0))
-        i++;
-    if (i == FLAG_COUNT)
-        return unknown_flag(word);
-    void *place = (char *) o + flags[i].offset;
-    if (flags[i].kind == SWITCH) {
-        *(bool *) place = true;
-        return equals == NULL ? 0 : refuse("%s has no value", flags[i].name);
-    }
-    if (equals == NULL && *at + 1 == argc)
-        return refuse("%s needs a value", flags[i].name);
-    const char *value = equals != NULL ? equals + 1 : argv[++*at];
-    if (flags[i].kind == NUMBER)
-        return read_number(&flags[i], value, place);
-    *(const char **) place = value;
+    if (end == line->value || *end != '\0' || !(number >= o->min && number <= o->max))
+        return refuse("%s: expected a number from %g to %g, got \"%.40s\"", line->flag->name,
+                      o->min, o->max, line->value);
+    *(double *) (void *) ((char *) options + o->offset) = number;
     return 0;
 }
 
 /* A policy, or a parameter of the last one. */
-static int read_word(bt_sim_options_t *o, const char *const *argv, int at)
+static int read_word(void *options, bt_tool_line_t *line)
 {
-    const bool is_param = strchr(argv[at], '=') != NULL;
+    bt_sim_options_t *o = options;
+    const char *const *word = line->argv + line->at;
+    const bool is_param = strchr(*word, '=') != NULL;
 
     if (is_param && o->policy_count == 0)
-        return refuse("%.100s: of which policy? its parameters stand behind it", argv[at]);
+        return refuse("%.100s: of which policy? its parameters stand behind it", *word);
     if (is_param) {
         bt_replay_policy_t *last = &o->policies[o->policy_count - 1];
         if (last->params == NULL)
-            last->params = argv + at;
-        if (last->params + last->param_count != argv + at)
-            return refuse("%.100s: a policy's parameters stand together, behind it", argv[at]);
+            last->params = word;
+        if (last->params + last->param_count != word)
+            return refuse("%.100s: a policy's parameters stand together, behind it", *word);
         last->param_count++;
         return 0;
     }
     if (o->policy_count == BT_SIM_POLICIES_MAX)
         return refuse("at most %d policies", BT_SIM_POLICIES_MAX);
-    o->policies[o->policy_count++] = (bt_replay_policy_t){.name = argv[at]};
+    o->policies[o->policy_count++] = (bt_replay_policy_t){.name = *word};
     return 0;
 }
 
-bool bt_sim_is_exact(const bt_sim_options_t *o)
-{
-    return strcmp(o->prefix_index, "exact") == 0;
-}
+static const bt_word_t indexes[] = {
+    {"exact", BT_SIM_INDEX_EXACT, false}, {"approximate", BT_SIM_INDEX_APPROXIMATE, false}, {0}};
+
+#define TEXT(flag, member) BT_TOOL_TEXT(flag, bt_sim_options_t, member)
+#define SWITCH(flag, member) BT_TOOL_SWITCH(flag, bt_sim_options_t, member)
+#define COUNT(flag, member, least, most)                                                           \
+    BT_TOOL_OPTION(flag, bt_sim_options_t, member, .kind = BT_OPTION_UINT, .min = (least),         \
+                   .max = (most))
+#define NUMBER(flag, member, least, most)                                                          \
+    {                                                                                              \
+        .name = (flag), .read = read_number, .option = {                                           \
+            .offset = offsetof(bt_sim_options_t, member),                                          \
+            .min = (least),                                                                        \
+            .max = (most)                                                                          \
+        }                                                                                          \
+    }
+static const bt_tool_flag_t flags[] = {
+    TEXT("--trace", trace),
+    TEXT("--engine-model", model),
+    TEXT("--plot", plot),
+    COUNT("--prefill", prefills, 1, BT_SIM_SIDE_MAX),
+    COUNT("--decode", decodes, 1, BT_SIM_SIDE_MAX),
+    COUNT("--engines", engines, 1, BT_SIM_ENGINES_MAX),
+    COUNT("--concurrency", concurrency, 1, 1000000),
+    NUMBER("--speed", speed, 1e-6, 1e6),
+    COUNT("--skip", skip, 0, BT_SIM_REQUESTS_MAX),
+    COUNT("--requests", requests, 1, BT_SIM_REQUESTS_MAX),
+    NUMBER("--ttft-slo-ms", slo.ttft_ms, 0, 1e9),
+    NUMBER("--tpot-slo-ms", slo.tpot_ms, 0, 1e9),
+    BT_TOOL_OPTION("--seed", bt_sim_options_t, seed, .kind = BT_OPTION_U64, .max = 1e15),
+    BT_TOOL_OPTION("--prefix-index", bt_sim_options_t, prefix_index, .kind = BT_OPTION_WORD,
+                   .words = indexes),
+    NUMBER("--event-delay-ms", event_delay_ms, 0, 1e6),
+    TEXT("--fail", fail),
+    TEXT("--switch", switches),
+    SWITCH("--switch-auto", follows_advice),
+    SWITCH("--json", is_json)};
+static const bt_tool_syntax_t syntax = {"sim", flags, sizeof flags / sizeof flags[0], read_word};
 
 static int check_changes(bt_sim_options_t *o)
 {
-    const unsigned prefills = (unsigned) o->prefills, decodes = (unsigned) o->decodes;
     char err[256] = "";
     int rc = 0;
 
     if (o->fail != NULL)
-        rc = bt_sim_failures_read(o->fail, prefills, decodes, (unsigned) o->engines, o->failures,
+        rc = bt_sim_failures_read(o->fail, o->prefills, o->decodes, o->engines, o->failures,
                                   &o->failure_count, err, sizeof err);
     if (rc == 0 && o->switches != NULL)
-        rc = bt_sim_switches_read(o->switches, prefills, decodes, o->switch_list, &o->switch_count,
-                                  err, sizeof err);
+        rc = bt_sim_switches_read(o->switches, o->prefills, o->decodes, o->switch_list,
+                                  &o->switch_count, err, sizeof err);
     return rc < 0 ? refuse("%s", err) : 0;
 }
 
@@ -196,8 +171,6 @@ static int check(bt_sim_options_t *o)
         return refuse("which policy? baton sim --help shows examples");
     if (o->trace == NULL)
         return refuse("which load? --trace FILE, or --trace conversations");
-    if (!bt_sim_is_exact(o) && strcmp(o->prefix_index, "approximate") != 0)
-        return refuse("--prefix-index %.40s: exact or approximate", o->prefix_index);
     if (has_pairs && o->engines > 0)
         return refuse("--engines do both, and --prefill and --decode a half each: either");
     if (o->advises && (o->engines < 2 || o->engines >= BT_SIM_RUNS_MAX))
@@ -220,18 +193,14 @@ static int check(bt_sim_options_t *o)
 
 int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv)
 {
-    int status = 0, at = 0;
-
     *o = (bt_sim_options_t){.model = "dynamo_mocker",
-                            .prefix_index = "exact",
+                            .prefix_index = BT_SIM_INDEX_EXACT,
                             .event_delay_ms = 10,
                             .speed = 1,
                             .seed = 1,
                             .slo = {.ttft_ms = 2000, .tpot_ms = 100}};
     o->advises = argc > 0 && strcmp(argv[0], "advise") == 0;
-    if (o->advises || (argc > 0 && strcmp(argv[0], "compare") == 0))
-        at = 1;
-    for (; at < argc && status == 0; at++)
-        status = argv[at][0] == '-' ? read_flag(o, argc, argv, &at) : read_word(o, argv, at);
+    const int first = o->advises || (argc > 0 && strcmp(argv[0], "compare") == 0);
+    const int status = bt_tool_flags_read(&syntax, o, argc - first, argv + first);
     return status != 0 ? status : check(o);
 }

@@ -126,7 +126,7 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
     put_fleet(&rows[0].setup, fleet, sizeof fleet);
     printf("%u requests", trace->count);
     if (o->concurrency > 0)
-        printf(", %.0f at once", o->concurrency);
+        printf(", %u at once", o->concurrency);
     else
         printf(" in %.0f s", last_s);
     if (!o->advises)
@@ -134,7 +134,8 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
     printf(", engines: %s; good: ttft <= %g ms, tpot <= %g ms", model->name, o->slo.ttft_ms,
            o->slo.tpot_ms);
     if (trace->has_prefixes)
-        printf("; prefix index: %s", o->prefix_index);
+        printf("; prefix index: %s",
+               o->prefix_index == BT_SIM_INDEX_EXACT ? "exact" : "approximate");
     if (trace->has_prefixes)
         printf("; at most %.1f %% of prompt tokens can be hit\n\n",
                100 * rows[0].summary.hit_ceiling);
