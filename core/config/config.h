@@ -158,7 +158,7 @@ typedef struct bt_config {
     char *fleet_name, *replica_name;
     uint64_t kv_index_blocks; /* 0 = the index's default */
     char *kv_snapshot;        /* NULL = none */
-    uint64_t kv_snapshot_ms;  /* 0 = only at the end */
+    uint64_t kv_snapshot_ms;  /* 0 = only at the end; without a word UINT64_MAX until finish */
     uint64_t fleet_heartbeat_ms, fleet_expiry_ms;
     bt_store_config_t store; /* derived; borrows from above */
     /* parts that are handed on as they are */

@@ -16,6 +16,7 @@
 
 #define HOST_CHARS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 #define DEFAULT_SAMPLE_PPM 10000 /* of requests with --record-file: 1 % */
+#define DEFAULT_KV_SNAPSHOT_MS 300000
 
 bool bt_host_is_loopback(const char *host)
 {
@@ -97,6 +98,15 @@ static int check_registry(const bt_config_t *c, char *err, size_t err_size)
             "of the two");
     return bt_config_check_networks("registry-allow", c->registry_allow, c->registry_allow_count,
                                     err, err_size);
+}
+
+static int check_kv_snapshot(const bt_config_t *c, char *err, size_t err_size)
+{
+    if (c->kv_snapshot != NULL || c->kv_snapshot_ms == UINT64_MAX)
+        return 0;
+    return bt_err_refuse(err, err_size,
+                         "--kv-snapshot-secs: nothing is written without --kv-snapshot; add "
+                         "--kv-snapshot FILE, or leave it out");
 }
 
 static int check_queue(const bt_config_t *c, char *err, size_t err_size)
@@ -415,6 +425,7 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         check_client_worker_api,
         check_registry,
         check_registration,
+        check_kv_snapshot,
         check_dev,
         check_edge,
         check_cors,
@@ -449,6 +460,8 @@ int bt_config_finish(bt_config_t *c, char *err, size_t err_size)
         rc = bt_config_finish_identity(c, err, err_size);
     if (rc < 0)
         return rc;
+    if (c->kv_snapshot_ms == UINT64_MAX)
+        c->kv_snapshot_ms = DEFAULT_KV_SNAPSHOT_MS;
     if (c->loops == 0)
         c->loops = bt_cpus_available();
     if (c->server.max_body_bytes >

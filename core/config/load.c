@@ -53,7 +53,7 @@ static int init(bt_config_t *c)
         .jwt_jwks_ttl_ms = 300000,
         .fleet_heartbeat_ms = 100,
         .fleet_expiry_ms = 2000,
-        .kv_snapshot_ms = 300000,
+        .kv_snapshot_ms = UINT64_MAX,
         .role_check_ms = 10000,
         .dns = {.hold_ms = 15000, .min_ms = 1000, .max_ms = 60000, .absent_max_ms = 5000},
     };

@@ -69,6 +69,9 @@ static void urls(void **state)
 static void paths_and_ports(void **state)
 {
     (void) state;
+    load_refused("--kv-snapshot-secs 60",
+                 "--kv-snapshot-secs: nothing is written without --kv-snapshot; add --kv-snapshot "
+                 "FILE, or leave it out");
     load_refused("--queue-weights gold=4,silver=0",
                  "--queue-weights: expected TENANT=N with N from 1 to 1000, got \"silver=0\"");
     load_refused("--policy-http-host example.org",
