@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #define CLOSE_MS 2000
+#define SAVE_MS 10000U /* the last snapshot gets, of signal.c's LAST_MS */
 
 struct bt_gateway_kv {
     bt_kv_index_t *index;
@@ -155,6 +156,7 @@ void bt_gateway_kv_save(bt_gateway_t *g)
 void bt_gateway_kv_close(bt_gateway_t *g)
 {
     struct bt_gateway_kv *kv = g->kv;
+    const bool saves = g->config->kv_snapshot != NULL;
     bool has_ended = true;
 
     g->kv = NULL;
@@ -163,7 +165,12 @@ void bt_gateway_kv_close(bt_gateway_t *g)
         return;
     bt_kv_hits_set_index(NULL);
     if (kv->subscriber != NULL)
-        has_ended = bt_kv_subscriber_close(kv->subscriber, CLOSE_MS);
+        has_ended = bt_kv_subscriber_close(kv->subscriber, saves ? SAVE_MS : CLOSE_MS);
+    if (!has_ended && saves)
+        bt_log_error("gateway",
+                     "--kv-snapshot %s was not written in %u ms: is its disk there? What it had "
+                     "before stays",
+                     g->config->kv_snapshot, SAVE_MS);
     if (has_ended)
         bt_kv_index_free(kv->index); /* else it is the thread's, and the process ends */
     free(kv->followed);

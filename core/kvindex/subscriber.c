@@ -44,6 +44,7 @@ struct bt_kv_subscriber {
     bt_kv_subscriber_config_t config;
     char *snapshot; /* NULL: none is kept */
     bt_zmq_feeds_t *feeds;
+    bool is_closing; /* the last snapshot is asked for */
     /* ---- the thread's ---- */
     bt_list_t sources;
     bt_kv_decoder_t decoder;
@@ -339,19 +340,16 @@ static void end_save(bt_kv_subscriber_t *sub)
         sub->has_told = false;
 }
 
-static void save_all(bt_kv_subscriber_t *sub)
+static void run_save(void *arg)
 {
+    bt_kv_subscriber_t *sub = arg;
+
     drop_save(sub);
     if (!begin_save(sub))
         return;
     while (save_next(sub))
         ;
     end_save(sub);
-}
-
-static void run_save(void *arg)
-{
-    save_all(arg);
 }
 
 static void save_turn(bt_kv_subscriber_t *sub, uint64_t now_ms)
@@ -552,10 +550,11 @@ unsigned bt_kv_subscriber_ranks(bt_kv_subscriber_t *sub, bt_kv_rank_stats_t **ra
 
 bool bt_kv_subscriber_close(bt_kv_subscriber_t *sub, unsigned deadline_ms)
 {
+    if (sub->snapshot != NULL && !sub->is_closing)
+        (void) bt_zmq_feeds_post(sub->feeds, run_save, sub); /* whoever closes waits for no disk */
+    sub->is_closing = true;
     if (!bt_zmq_feeds_close(sub->feeds, deadline_ms))
         return false;
-    if (sub->snapshot != NULL)
-        save_all(sub);
     forget_restored(sub);
     while (!bt_list_empty(&sub->sources)) {
         source_t *s = bt_container_of(sub->sources.next, source_t, link);

@@ -65,7 +65,7 @@ void bt_kv_subscriber_save(bt_kv_subscriber_t *subscriber);
 void bt_kv_subscriber_stats(bt_kv_subscriber_t *subscriber, bt_kv_subscriber_stats_t *stats);
 /* A copy of all ranks, to be freed; how many. 0 also where memory is short. */
 unsigned bt_kv_subscriber_ranks(bt_kv_subscriber_t *subscriber, bt_kv_rank_stats_t **ranks_p);
-/* False: its thread has not ended in time; the index must stay. */
+/* Once the snapshot is written. False: its thread has not ended in time, be it for a disk that hangs; the index must stay. It may be closed again. */
 bool bt_kv_subscriber_close(bt_kv_subscriber_t *subscriber, unsigned deadline_ms);
 
 #endif

@@ -361,6 +361,26 @@ static void test_snapshot_that_cannot_be_written_is_told_at_the_start(void **sta
     add(false);
 }
 
+/* A pipe that nobody reads is a disk that takes nothing. */
+static void test_end_on_a_disk_that_hangs(void **state)
+{
+    char beside[128];
+    int disk;
+
+    (void) state;
+    fill_with_two_kept();
+    snprintf(beside, sizeof(beside), "%s.%ld", path, (long) getpid());
+    assert_int_equal(mkfifo(beside, 0600), 0);
+    assert_false(bt_kv_subscriber_close(subscriber, 100));
+    disk = open(beside, O_RDONLY | O_NONBLOCK);
+    assert_true(disk >= 0);
+    finish();
+    close(disk);
+    assert_int_equal(unlink(path), 0);
+    begin(path, 0);
+    add(false);
+}
+
 int main(void)
 {
 #define S(name)                                                                                    \
@@ -375,7 +395,8 @@ int main(void)
                                        S(snapshot),
                                        S(snapshot_of_an_engine_that_is_gone),
                                        S(snapshot_while_it_goes_on),
-                                       S(snapshot_that_cannot_be_written_is_told_at_the_start)};
+                                       S(snapshot_that_cannot_be_written_is_told_at_the_start),
+                                       S(end_on_a_disk_that_hangs)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
