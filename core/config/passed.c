@@ -19,6 +19,7 @@
 
 static bt_passed_t sides[BT_PASSED_SIDES];
 static int upgrade_fd = -1;
+static bool is_held;
 static const char *const side_names[BT_PASSED_SIDES] = {"client", "admin"};
 
 const bt_passed_t *bt_passed(enum bt_passed_side side)
@@ -135,27 +136,36 @@ int bt_passed_upgrade_fd(void)
     return upgrade_fd;
 }
 
+bool bt_passed_is_held(void)
+{
+    return is_held;
+}
+
 /* Only from the process that has started us: the variable may have come further than it was meant to. */
 static bool take_upgrade(void)
 {
     const char *text = getenv(BT_PASSED_UPGRADE);
     long pid;
-    int fd;
+    int fd, end = 0;
 
-    if (text == NULL || sscanf(text, "%ld:%d", &pid, &fd) != 2 || pid != (long) getppid() ||
+    if (text == NULL || sscanf(text, "%ld:%d%n", &pid, &fd, &end) != 2 || pid != (long) getppid() ||
         fcntl(fd, F_SETFD, FD_CLOEXEC) < 0)
         return false;
     upgrade_fd = fd;
+    is_held = strcmp(text + end, BT_PASSED_HELD) == 0;
     return true;
 }
 
 int bt_passed_take(char *err, size_t err_size)
 {
     const char *names = getenv("LISTEN_FDNAMES");
+    const bool is_upgrade = take_upgrade();
     int rc = 0;
 
-    if (take_upgrade() || number_of("LISTEN_PID") == (unsigned long) getpid())
+    if (is_upgrade || number_of("LISTEN_PID") == (unsigned long) getpid())
         rc = take_all(number_of("LISTEN_FDS"), names != NULL ? names : "", err, err_size);
+    if (!is_upgrade)
+        is_held = sides[BT_PASSED_CLIENT].count > 0;
     unsetenv("LISTEN_PID");
     unsetenv("LISTEN_FDS");
     unsetenv("LISTEN_FDNAMES");

@@ -28,9 +28,13 @@ typedef struct bt_passed {
 int bt_passed_take(char *err, size_t err_size);
 const bt_passed_t *bt_passed(enum bt_passed_side side);
 
-/* A gateway cannot know our process id when it says for whom the sockets are, so it says its own: "PID:FD". */
+/* A gateway cannot know our process id when it says for whom the sockets are, so it says its own: "PID:FD", and BT_PASSED_HELD behind it where
+ * bt_passed_is_held. */
 #define BT_PASSED_UPGRADE "BATON_UPGRADE"
 /* Where that gateway waits for a word, or -1: nobody is replaced. */
 int bt_passed_upgrade_fd(void);
+#define BT_PASSED_HELD ":held"
+/* systemd holds the client port, too: it stays open when this process ends. */
+bool bt_passed_is_held(void);
 
 #endif

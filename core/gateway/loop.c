@@ -17,7 +17,6 @@
 #include "config/passed.h"
 #include "gateway/crash.h"
 #include "gateway/fleet.h"
-#include "gateway/upgrade.h"
 #include "script/shared/kv_hits.h"
 
 #include <errno.h>
@@ -130,7 +129,7 @@ static void tell_quiet(bt_loop_t *control, bt_mail_t *envelope)
 /* Another process serves its port on: who is idle may ask once more, and is told by the answer to go. */
 static bool is_port_kept(const bt_gateway_t *g)
 {
-    return g->is_replaced || bt_gateway_is_activated();
+    return g->is_replaced || bt_passed_is_held();
 }
 
 static bool has_drained(const bt_gateway_loop_t *el)

@@ -119,8 +119,8 @@ static int make_stdio(const bt_gateway_t *g, start_t *s, uv_stream_t *pipe)
     s->stdio[STDIO + s->sockets] = (uv_stdio_container_t){
         .flags = UV_CREATE_PIPE | UV_WRITABLE_PIPE, .data = {.stream = pipe}};
     snprintf(s->count, sizeof s->count, "LISTEN_FDS=%u", s->sockets);
-    snprintf(s->upgrade, sizeof s->upgrade, BT_PASSED_UPGRADE "=%ld:%u", (long) getpid(),
-             STDIO + s->sockets);
+    snprintf(s->upgrade, sizeof s->upgrade, BT_PASSED_UPGRADE "=%ld:%u%s", (long) getpid(),
+             STDIO + s->sockets, bt_passed_is_held() ? BT_PASSED_HELD : "");
     return 0;
 }
 
@@ -317,12 +317,7 @@ bool bt_gateway_is_successor(void)
 
 bool bt_gateway_listens_late(void)
 {
-    return bt_gateway_is_successor() || bt_gateway_is_activated();
-}
-
-bool bt_gateway_is_activated(void)
-{
-    return !bt_gateway_is_successor() && bt_passed(BT_PASSED_CLIENT)->count > 0;
+    return bt_gateway_is_successor() || bt_passed_is_held();
 }
 
 static bool is_known(const bt_worker_pool_t *pool)

@@ -25,7 +25,6 @@ bool bt_gateway_is_successor(void);
 /* A successor listens only once its workers are known, or requests would be refused that the old one could serve; so does who was passed its sockets
  * by systemd, for clients wait in them. */
 bool bt_gateway_listens_late(void);
-bool bt_gateway_is_activated(void); /* systemd holds the client port */
 /* Called again and again until it is true: whether to listen now. */
 bool bt_gateway_may_listen(const bt_gateway_t *g);
 void bt_gateway_tell_predecessor(bt_gateway_t *g);
