@@ -214,6 +214,12 @@ static int chosen(bt_request_t *r, const bt_policy_view_t *view, const char *by,
     return 0;
 }
 
+/* Nobody but who serves alone where a policy says so: if it does not, who is down is why. */
+static bool is_left_to_policy(const bt_choice_view_t *v)
+{
+    return v->sets[BT_LIST_HYBRID].count == 0 && v->sets[BT_LIST_PREFILL].count == 0;
+}
+
 int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why_size)
 {
     bt_choice_view_t v;
@@ -229,7 +235,7 @@ int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why
     verdict = judge(r, NULL, &v, bt_policy_call_plan(r, NULL, &view, choice_p), choice_p);
     if (verdict == CHOSEN)
         return chosen(r, &view, "policy", choice_p);
-    if (verdict == NOBODY && bt_choice_view_is_limited(&v))
+    if (verdict == NOBODY && (bt_choice_view_is_limited(&v) || is_left_to_policy(&v)))
         return no_worker(r, &v, why, why_size);
     if (!default_may_serve(r, verdict, true)) {
         bt_str_copy(why, why_size,

@@ -245,6 +245,19 @@ static void take_partner(lua_State *L, bt_policy_t *policy, struct answer *a)
     *mine_p = partner;
 }
 
+/* view.single may have others, on whom nothing is computed without a policy's word: one that looks only here finds nobody, and that is no mistake. */
+static bool is_usual_view_empty(const bt_policy_t *policy)
+{
+    return set_of(policy, BT_LIST_HYBRID)->count == 0 &&
+           set_of(policy, BT_LIST_PREFILL)->count == 0;
+}
+
+static bool is_nobody_alone(const bt_policy_t *policy, const struct answer *a)
+{
+    return a->kind == BT_PLAN_SINGLE && a->worker == NULL && a->prefill == NULL &&
+           a->decode == NULL && is_usual_view_empty(policy);
+}
+
 static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pair, bool *more_p)
 {
     struct answer a = {.prefill_rank = -1, .decode_rank = -1};
@@ -258,6 +271,9 @@ static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pai
     }
     if (a.worker != NULL && (a.prefill != NULL || a.decode != NULL))
         refuse(L, policy, "both a worker and a pair");
+    *more_p = false;
+    if (is_nobody_alone(policy, &a))
+        return;
     if ((a.kind == BT_PLAN_SINGLE) != (a.worker != NULL) && a.kind != BT_PLAN_NONE)
         refuse(L, policy, "kind \"%s\" with %s", bt_plan_kind_name(a.kind),
                a.worker != NULL ? "a worker" : "no worker");
@@ -289,10 +305,11 @@ static void read_alternates(lua_State *L, bt_policy_t *policy, int idx, bt_choic
         refuse(L, policy, "more than %d alternates", BT_CHOICE_ALTERNATES_MAX);
     for (size_t i = 1; i <= count; i++, lua_pop(L, 1)) {
         lua_rawgeti(L, -1, (int) i);
-        read_pair(L, policy, lua_gettop(L), &choice->alternates[i - 1], &nested);
+        bt_pair_t *pair = &choice->alternates[choice->alternate_count];
+        read_pair(L, policy, lua_gettop(L), pair, &nested);
         if (nested)
             refuse(L, policy, "alternates inside alternates");
-        choice->alternate_count++;
+        choice->alternate_count += pair->prefill != NULL || pair->decode != NULL;
     }
     lua_pop(L, 1);
 }

@@ -608,6 +608,21 @@ static void decode_workers_and_nobody_says_so(void **state)
     assert_false(has_caller(&engines[D0]));
 }
 
+/* A policy that looks for nobody else has made no mistake: it is not blamed, and the client hears who is down. */
+static void decode_workers_and_the_policy_looks_for_others(void **state)
+{
+    (void) state;
+    start_with(BT_ON_ERROR_END,
+               POLICY("plan = function(req, view) return { kind = 'single', worker = "
+                      "baton.argmin(view.hybrid, 'tokens') } end"));
+    only_decode_workers_are_left();
+    ask();
+    answered("HTTP/1.1 503");
+    assert_true(client_got("p0"));
+    assert_int_equal(count_of(&rig.d->stats.policy_errors), 0);
+    assert_false(has_caller(&engines[D0]));
+}
+
 static void decode_workers_and_the_policy_says_so(void **state)
 {
     (void) state;
@@ -661,6 +676,7 @@ int main(void)
         CASE_OF(a_decode_worker_alone),
         CASE_OF(a_decode_worker_that_cannot),
         CASE_OF(decode_workers_and_nobody_says_so),
+        CASE_OF(decode_workers_and_the_policy_looks_for_others),
         CASE_OF(decode_workers_and_the_policy_says_so),
     };
 
