@@ -158,12 +158,14 @@ bool bt_inspect_aborted(bt_str_t body, bt_json_members_t *members_p)
     bool aborted = false;
     char joined[2048];
 
-    members_p->text = BT_STR_NULL;
-    members_p->count = 0;
+    if (members_p != NULL) {
+        members_p->text = BT_STR_NULL;
+        members_p->count = 0;
+    }
     body = bt_str_trim(body);
-    if (body.n != 0 && body.p[0] == '{')
+    if (members_p != NULL && body.n != 0 && body.p[0] == '{')
         return judge_object(body, may_fail(body), members_p) != 0;
-    if (body.n == 0 || body.p[0] == '[')
+    if (body.n == 0 || body.p[0] == '[' || body.p[0] == '{')
         return bt_inspect_json(body) != 0;
     bt_sse_init(&sse, BT_INSPECT_SSE_BYTES); /* a streamed prefill answer */
     while (!aborted && bt_sse_next(&sse, body, &at, &event) == 1)

@@ -17,7 +17,8 @@
 unsigned bt_inspect_json(bt_str_t body);
 unsigned bt_inspect_event(bt_str_t data);
 bool bt_inspect_kv_transfer(bt_str_t body); /* an engine's "KV transfer failed" sentence */
-/* "finish_reason" (text or object form) is abort. members_p: of the body, where it is one well-formed object. */
+/* "finish_reason" (text or object form) is abort. members_p: of the body, where it is one well-formed object; NULL: nobody asks
+ * for them, and a body without a word of failure is not read. */
 bool bt_inspect_aborted(bt_str_t body, bt_json_members_t *members_p);
 
 #endif

@@ -184,15 +184,30 @@ uint64_t bt_usage_prompt(bt_str_t usage)
     return (uint64_t) tokens;
 }
 
+/* Cuts reply behind the name. */
+static bool skip_to(bt_str_t *reply, bt_str_t name)
+{
+    const ptrdiff_t at = bt_str_find(*reply, name);
+
+    if (at < 0)
+        return false;
+    *reply = (bt_str_t){reply->p + at + name.n, reply->n - (size_t) at - name.n};
+    return true;
+}
+
+bool bt_usage_tells_prompt(bt_str_t reply, uint64_t *prompt_p)
+{
+    return skip_to(&reply, usage_name) && skip_to(&reply, BT_STR("\"prompt_tokens\"")) &&
+           read_number(reply, prompt_p);
+}
+
 bool bt_usage_tells_cached(bt_str_t reply, uint64_t *cached_p)
 {
     const bt_str_t name = BT_STR("cached_tokens\"");
     bool is_there = false;
 
-    for (ptrdiff_t at; (at = bt_str_find(reply, name)) >= 0;) {
-        reply = (bt_str_t){reply.p + at + name.n, reply.n - (size_t) at - name.n};
+    while (skip_to(&reply, name))
         is_there |= read_number(reply, cached_p);
-    }
     return is_there;
 }
 

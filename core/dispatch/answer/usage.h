@@ -28,6 +28,8 @@ typedef struct bt_leg_usage {
 bt_leg_usage_t bt_usage_of_leg(const bt_leg_t *leg);
 /* prompt_tokens of a whole reply's usage or meta_info; 0 = none, or it is no object. */
 uint64_t bt_usage_prompt(bt_str_t usage);
+/* The same of a reply that nobody has read: its "usage" is looked for. False: it has none, or not in the usual place. */
+bool bt_usage_tells_prompt(bt_str_t reply, uint64_t *prompt_p);
 /* Tokens of the prompt that the worker's own prefix cache had; 0 = none, or it says nothing. Of a
  * reply, and of the answer of a worker that serves alone, where its end was kept. */
 uint64_t bt_usage_cached(bt_str_t reply);

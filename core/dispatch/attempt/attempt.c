@@ -28,6 +28,7 @@
 #include "cluster/pair_breaker.h"
 #include "dispatch/answer/sink.h"
 #include "dispatch/answer/token_replay.h"
+#include "dispatch/answer/usage.h"
 #include "dispatch/attempt/leg.h"
 #include "dispatch/attempt/prompt_merge.h"
 #include "dispatch/plan/plan.h"
@@ -227,10 +228,27 @@ static bt_failure_t failed_inside(const bt_leg_t *leg)
     return f;
 }
 
+/* Of such a pair prefill's reply says nothing to decode and nothing of the engine: it is there to be counted, and its usage can be
+ * found without reading it. */
+static bool is_only_counted(bt_leg_t *leg)
+{
+    const bt_attempt_t *a = leg->attempt;
+    const bt_str_t text = leg->reply.text;
+
+    leg->reply_tokens_known = a->kind == BT_PLAN_BOOTSTRAP && !a->dialect->learns &&
+                              !a->dialect->has_check && text.n != 0 && text.p[0] == '{' &&
+                              bt_usage_tells_prompt(text, &leg->reply_tokens);
+    return leg->reply_tokens_known;
+}
+
 /* False: prefill's 200 is none. members_p: of its reply, which is read once, here. */
 static bool read_reply(bt_leg_t *leg, bt_json_members_t *members_p)
 {
-    if (leg->reply_overflow || bt_inspect_aborted(leg->reply.text, members_p))
+    if (leg->reply_overflow)
+        return false;
+    if (is_only_counted(leg))
+        return !bt_inspect_aborted(leg->reply.text, NULL);
+    if (bt_inspect_aborted(leg->reply.text, members_p))
         return false;
     leg->is_reply_object = members_p->text.n != 0;
     leg->reply_members =

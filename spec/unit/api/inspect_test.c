@@ -124,6 +124,17 @@ static void test_members_of_a_reply(void **state)
     assert_int_equal(members.count, 3); /* more than there is room for, and none written outside */
 }
 
+static void test_reply_whose_members_nobody_asks_for(void **state)
+{
+    (void) state;
+
+    assert_false(bt_inspect_aborted(BT_STR(" {\"usage\":{\"prompt_tokens\":2}}"), NULL));
+    assert_true(bt_inspect_aborted(BT_STR(" {\"choices\":[{\"finish_reason\":\"abort\"}]}"), NULL));
+    assert_true(bt_inspect_aborted(BT_STR("{\"error\":{\"code\":400}}"), NULL));
+    assert_true(bt_inspect_aborted(BT_STR("[{\"object\":\"error\"}]"), NULL));
+    assert_false(bt_inspect_aborted(BT_STR(""), NULL));
+}
+
 static void test_kv_sentences(void **state)
 {
     (void) state;
@@ -167,6 +178,7 @@ int main(void)
         cmocka_unit_test(test_streamed_prefill_answer),
         cmocka_unit_test(test_reply_that_is_one_object),
         cmocka_unit_test(test_members_of_a_reply),
+        cmocka_unit_test(test_reply_whose_members_nobody_asks_for),
         cmocka_unit_test(test_kv_sentences),
     };
 

@@ -56,6 +56,32 @@ static void reads_what_was_cached(void **state)
         assert_int_equal(bt_usage_cached(bt_str(cases[i].reply)), cases[i].cached);
 }
 
+static void finds_the_prompt_of_a_reply_that_nobody_reads(void **state)
+{
+    static const struct {
+        const char *reply;
+        int64_t prompt; /* -1: it does not say */
+    } cases[] = {
+        {"{\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"total_tokens\":13}}", 12},
+        {"{\"usage\" : { \"completion_tokens\":1, \"prompt_tokens\" : 0 }}", 0},
+        {"{\"usage\":{\"prompt_tokens_details\":{},\"prompt_tokens\":7}}", 7},
+        {"{\"prompt_tokens\":5,\"usage\":null}", -1},
+        {"{\"meta_info\":{\"prompt_tokens\":5}}", -1},
+        {"{\"text\":\"\\\"usage\\\":{\\\"prompt_tokens\\\":9}\"}", -1},
+        {"{\"usage\":{\"prompt_tokens\":null}}", -1},
+        {"{\"usage\":{\"prompt_tokens\":12", -1}, /* it may be cut */
+        {"", -1},
+    };
+    (void) state;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        uint64_t prompt = 99;
+        assert_int_equal(bt_usage_tells_prompt(bt_str(cases[i].reply), &prompt),
+                         cases[i].prompt >= 0);
+        assert_int_equal(prompt, cases[i].prompt >= 0 ? (uint64_t) cases[i].prompt : 99);
+    }
+}
+
 static void reads_no_text_as_usage(void **state)
 {
     (void) state;
@@ -141,6 +167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_engines_say),
         cmocka_unit_test(reads_what_was_cached),
+        cmocka_unit_test(finds_the_prompt_of_a_reply_that_nobody_reads),
         cmocka_unit_test(reads_no_text_as_usage),
         cmocka_unit_test(looks_at_the_end_of_a_long_answer),
         cmocka_unit_test(finds_usage_that_much_stands_behind),
