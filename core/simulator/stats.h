@@ -36,7 +36,7 @@ typedef struct bt_sim_summary {
     uint64_t wasted_prefill_tokens; /* computed for requests that missed an objective */
 } bt_sim_summary_t;
 
-/* ceiling: bt_sim_trace_ceiling, which walks the whole trace: once for all runs. */
+/* ceiling: in tokens, of one cache without end. */
 int bt_sim_summarise(const bt_sim_outcome_t *out, const bt_sim_trace_t *trace,
                      const bt_sim_model_t *model, uint64_t ceiling, const bt_sim_slo_t *slo,
                      bt_sim_summary_t *summary_p); /* BT_E_NOMEM */

@@ -300,33 +300,6 @@ static uint64_t mix(uint64_t id)
     return id ^ id >> 32;
 }
 
-uint64_t bt_sim_trace_ceiling(const bt_sim_trace_t *trace)
-{
-    size_t size = 1024;
-    uint64_t tokens = 0;
-
-    while (size < 2 * trace->block_count)
-        size *= 2;
-    uint64_t *seen = calloc(size, sizeof *seen); /* id + 1 */
-    for (unsigned i = 0; seen != NULL && i < trace->count; i++) {
-        const bt_sim_request_t *r = &trace->requests[i];
-        const uint64_t *blocks = bt_sim_blocks(trace, r);
-        const uint32_t whole = bt_sim_whole_blocks(trace, r),
-                       findable = bt_sim_findable_blocks(trace, r);
-        bool is_known = true;
-        for (uint32_t b = 0; b < whole; b++) {
-            size_t at = mix(blocks[b]) & (size - 1);
-            while (seen[at] != 0 && seen[at] != blocks[b] + 1)
-                at = (at + 1) & (size - 1);
-            is_known = is_known && seen[at] != 0;
-            seen[at] = blocks[b] + 1;
-            tokens += is_known && b < findable ? trace->block_tokens : 0;
-        }
-    }
-    free(seen);
-    return tokens;
-}
-
 #define DIGITS 16
 
 /* Sixteen digits of a block's id are its first tokens. */

@@ -67,8 +67,6 @@ static inline uint32_t bt_sim_findable_blocks(const bt_sim_trace_t *trace,
     const uint32_t before_last = (r->input - 1) / trace->block_tokens;
     return before_last < r->block_count ? before_last : r->block_count;
 }
-/* Tokens that would have been found in one cache that never forgets, of all requests: no routing hits more. */
-uint64_t bt_sim_trace_ceiling(const bt_sim_trace_t *trace);
 
 /* A JSON list of token ids, of one digit each. out has room for BT_SIM_PROMPT_BYTES of its input. */
 #define BT_SIM_PROMPT_BYTES(input) ((size_t) (input) *2 + 1)

@@ -177,16 +177,23 @@ static int prepare(struct runs *all)
 
 static int answer(struct runs *all)
 {
-    const uint64_t ceiling = bt_sim_trace_ceiling(&all->trace);
+    const bt_sim_setup_t *s = &all->rows[0].setup;
+    const unsigned engines = s->prefills + s->decodes + s->hybrids;
+    bt_sim_ceilings_t ceilings;
     int status = 0;
 
+    /* advise has as many engines in all rows, and other prefills in each. */
+    if (bt_sim_ceilings(&all->trace, (uint32_t) (all->model.kv_tokens / all->trace.block_tokens),
+                        s->hybrids > 0 || all->options->advises ? engines : s->prefills, engines,
+                        &ceilings) < 0)
+        return refuse("%s", bt_err_text(BT_E_NOMEM));
     for (unsigned i = 0; i < all->count; i++) {
         all->rows[i].outcome = all->outcomes[i];
-        if (bt_sim_summarise(all->outcomes[i], &all->trace, &all->model, ceiling,
+        if (bt_sim_summarise(all->outcomes[i], &all->trace, &all->model, ceilings.endless,
                              &all->options->slo, &all->rows[i].summary) < 0)
             return refuse("%s", bt_err_text(BT_E_NOMEM));
     }
-    bt_sim_print(all->options, &all->model, &all->trace, all->rows, all->count);
+    bt_sim_print(all->options, &all->model, &all->trace, &ceilings, all->rows, all->count);
     if (all->options->plot != NULL)
         status = bt_sim_plot(&all->plot, &all->trace, all->rows, all->count);
     return status != 0 ? status : bt_tool_flushed();

@@ -8,6 +8,7 @@
 #ifndef BT_TOOLS_SIM_H
 #define BT_TOOLS_SIM_H
 
+#include "simulator/ceiling.h"
 #include "simulator/stats.h"
 #include "tools/plot.h"
 #include "tools/print.h"
@@ -48,7 +49,8 @@ typedef struct bt_sim_row { /* a run that was made */
 
 /* ---- tools/sim_print.c ---- */
 void bt_sim_print(const bt_sim_options_t *o, const bt_sim_model_t *model,
-                  const bt_sim_trace_t *trace, const bt_sim_row_t *rows, unsigned count);
+                  const bt_sim_trace_t *trace, const bt_sim_ceilings_t *ceilings,
+                  const bt_sim_row_t *rows, unsigned count);
 /* The share of requests by TTFT and by TPOT, a line a run. 0 or an exit status. */
 int bt_sim_plot(bt_plot_t *plot, const bt_sim_trace_t *trace, const bt_sim_row_t *rows,
                 unsigned count);

@@ -25,6 +25,15 @@ static void put_label(const bt_sim_options_t *o, const bt_sim_row_t *row, char *
         snprintf(out, size, "%s", row->outcome->label);
 }
 
+static double prompt_tokens_of(const bt_sim_trace_t *trace)
+{
+    uint64_t tokens = 0;
+
+    for (unsigned i = 0; i < trace->count; i++)
+        tokens += trace->requests[i].input;
+    return (double) tokens;
+}
+
 static void print_row(const bt_sim_options_t *o, const bt_sim_row_t *row)
 {
     const bt_sim_summary_t *s = &row->summary;
@@ -117,8 +126,21 @@ static const bt_sim_row_t *best_of(const bt_sim_row_t *rows, unsigned count)
     return best;
 }
 
+/* What of it is choice, and what is memory. */
+static void print_ceilings(const bt_sim_ceilings_t *c, double prompt_tokens)
+{
+    for (unsigned i = 0; i < c->memory_count; i++)
+        printf("one cache of %s %u blocks: %.1f %% as engines forget, %.1f %% if it knew what "
+               "comes\n",
+               i + 1 < c->memory_count ? "prefill's" : "all", c->memories[i].blocks,
+               100 * (double) c->memories[i].lru / prompt_tokens,
+               100 * (double) c->memories[i].best / prompt_tokens);
+    putchar('\n');
+}
+
 static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
-                        const bt_sim_trace_t *trace, const bt_sim_row_t *rows, unsigned count)
+                        const bt_sim_trace_t *trace, const bt_sim_ceilings_t *ceilings,
+                        const bt_sim_row_t *rows, unsigned count)
 {
     const double last_s = trace->requests[trace->count - 1].at_s;
     char fleet[48];
@@ -137,10 +159,11 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
         printf("; prefix index: %s",
                o->prefix_index == BT_SIM_INDEX_EXACT ? "exact" : "approximate");
     if (trace->has_prefixes)
-        printf("; at most %.1f %% of prompt tokens can be hit\n\n",
+        printf("; at most %.1f %% of prompt tokens can be hit\n",
                100 * rows[0].summary.hit_ceiling);
     else
-        printf("; the trace has no prefixes\n\n");
+        printf("; the trace has no prefixes\n");
+    print_ceilings(ceilings, prompt_tokens_of(trace));
     if (trace->note[0] != '\0')
         printf("%s\n\n", trace->note);
     printf("%-26s %8s %6s %8s %8s %8s %7s %7s %6s %8s %6s %5s %6s %7s %6s\n",
@@ -221,8 +244,18 @@ static void put_switches(bt_text_t *out, const bt_sim_outcome_t *run)
     bt_text_puts(out, "]");
 }
 
+static void put_ceilings(bt_text_t *out, const bt_sim_ceilings_t *c, double prompt_tokens)
+{
+    bt_text_puts(out, ",\"ceilings\":[");
+    for (unsigned i = 0; i < c->memory_count; i++)
+        bt_text_printf(out, "%s{\"blocks\":%u,\"lru\":%.5f,\"best\":%.5f}", i > 0 ? "," : "",
+                       c->memories[i].blocks, (double) c->memories[i].lru / prompt_tokens,
+                       (double) c->memories[i].best / prompt_tokens);
+    bt_text_puts(out, "]");
+}
+
 static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trace_t *trace,
-                    const bt_sim_row_t *row)
+                    const bt_sim_ceilings_t *ceilings, const bt_sim_row_t *row)
 {
     const bt_sim_summary_t *s = &row->summary;
     const bt_sim_outcome_t *run = row->outcome;
@@ -248,6 +281,7 @@ static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trac
                    s->gpu_s, s->cost, (unsigned long long) s->wasted_prefill_tokens, run->virtual_s,
                    (unsigned long long) run->policy_errors,
                    (unsigned long long) run->unserved_waits, run->wall_s, run->plan_us);
+    put_ceilings(out, ceilings, prompt_tokens_of(trace));
     put_when(out, "gpu_s_per_good", s->gpu_s_per_good);
     if (trace->note[0] != '\0') {
         bt_text_puts(out, ",\"trace_note\":");
@@ -278,17 +312,18 @@ static void put_comparison(bt_text_t *out, const bt_sim_options_t *o, const bt_s
 }
 
 void bt_sim_print(const bt_sim_options_t *o, const bt_sim_model_t *model,
-                  const bt_sim_trace_t *trace, const bt_sim_row_t *rows, unsigned count)
+                  const bt_sim_trace_t *trace, const bt_sim_ceilings_t *ceilings,
+                  const bt_sim_row_t *rows, unsigned count)
 {
     bt_text_t out;
 
     if (!o->is_json) {
-        print_table(o, model, trace, rows, count);
+        print_table(o, model, trace, ceilings, rows, count);
         return;
     }
     bt_text_init(&out);
     for (unsigned i = 0; i < count; i++)
-        put_run(&out, o, trace, &rows[i]);
+        put_run(&out, o, trace, ceilings, &rows[i]);
     for (unsigned i = 1; !o->advises && i < count; i++)
         put_comparison(&out, o, trace, &rows[0], &rows[i]);
     fwrite(out.data, 1, out.len, stdout);

@@ -50,6 +50,22 @@ describe("baton sim", function()
     end
   end)
 
+  it("says what one cache with the fleet's memory would hit", function()
+    local small = proc.write("small.lua", "return { kv_tokens = 20000 }")
+    local ask = { "random", "--trace", TRACE, "--engine-model", small, "--prefill", "2", "--decode", "3" }
+    local row = run(unpack(ask))[1]
+    local two, all = row.ceilings[1], row.ceilings[2]
+    assert.same({ 2500, 6250 }, { two.blocks, all.blocks })
+    assert.is_true(0 < two.lru and two.lru < two.best and two.best < all.best)
+    assert.is_true(two.lru < all.lru and all.lru < all.best and all.best <= row.hit_ceiling)
+    local _, out = sim(unpack(ask))
+    assert.matches("one cache of prefill's 2500 blocks: [%d.]+ %% as engines forget, [%d.]+ %% if it knew", out)
+    assert.matches("one cache of all 6250 blocks: ", out)
+    _, out = sim("advise", "random", "--engines", "2", "--trace", "conversations:requests=20")
+    assert.falsy(out:find("prefill's", 1, true))
+    assert.matches("one cache of all %d+ blocks: ", out)
+  end)
+
   it("shows that a policy which knows prefixes hits more than one which does not", function()
     local rows = run("round_robin", "sglang_cache_aware", "--trace", "conversations:requests=1500,rate=8,turns=8",
       "--engines", "4")
