@@ -15,7 +15,6 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 static bool wants_help(int argc, const char *const *argv)

@@ -9,7 +9,6 @@
 #include "admin/call/origin.h"
 #include "admin/policies/policies.h"
 #include "admin/policies/rollout.h"
-#include "admin/policies/rollout_json.h"
 #include "admin/routes.h"
 #include "admin/scrape.h"
 #include "admin/status/explain.h"

@@ -4,7 +4,6 @@
 #include "admin/admin_impl.h"
 #include "admin/routes.h"
 #include "base/err.h"
-#include "dispatch/dispatcher.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -17,7 +17,6 @@
 #include "admin/status/rooms.h"
 #include "admin/ui/ui.h"
 #include "admin/workers/workers.h"
-#include "base/err.h"
 #include "base/log.h"
 #include "base/sandbox.h"
 

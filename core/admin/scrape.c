@@ -9,7 +9,6 @@
 #include "admin/status/discovery.h"
 #include "admin/status/kv.h"
 #include "admin/status/limits.h"
-#include "admin/status/rooms.h"
 
 #include <stdlib.h>
 

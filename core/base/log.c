@@ -9,7 +9,6 @@
 #include "base/log.h"
 
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/line.h"
 #include "base/log_impl.h"
 

@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* A room is [0][10 bits of loop, xor a word drawn once a process][53 bits of chance], moved by less than dp_size so that its remainder is the rank. The
  * table is a hash set with linear probing; closing shifts the run behind the hole back, so there are no tombstones and a

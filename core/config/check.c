@@ -10,7 +10,6 @@
 #include "script/dialect/dialect.h"
 #include "script/native/hook_op_api.h"
 #include "script/policy/policy.h"
-#include "script/policy/policy_run.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -3,12 +3,9 @@
  * that the name carries; scale turns seconds into the milliseconds that the core counts in. */
 #include "config/flag.h"
 
-#include "base/err.h"
-#include "config/config_impl.h"
 #include "config/flag_values.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #define DAY_SECS 86400.0
 #define AT(member) offsetof(bt_config_t, member)

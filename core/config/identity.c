@@ -4,7 +4,6 @@
 #include "base/err.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #define URL_MAX_BYTES 1024
 

@@ -2,7 +2,6 @@
 #include "config/config_impl.h"
 
 #include "base/err.h"
-#include "config/option.h"
 #include "config/suggest.h"
 
 #include <inttypes.h>

@@ -2,7 +2,6 @@
 #include "config/config_impl.h"
 
 #include "base/err.h"
-#include "config/flag.h"
 #include "tls/peer.h"
 
 #include <stdio.h>

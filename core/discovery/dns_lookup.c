@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #define TRY_MS 2000 /* the first; c-ares doubles it */
 #define TRIES 2

@@ -5,7 +5,6 @@
 #include "discovery/https.h"
 
 #include "base/err.h"
-#include "base/log.h"
 #include "discovery/libcurl.h"
 
 #include <curl/curl.h>

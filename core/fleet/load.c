@@ -7,7 +7,6 @@
 #include "fleet/fleet_impl.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 #define LOAD_MAX (INT64_C(1) << 40) /* more is no load but a broken row */
 

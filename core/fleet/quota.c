@@ -8,7 +8,6 @@
 #include "base/err.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- taking and giving ---- */
 

@@ -4,8 +4,6 @@
  */
 #include "fleet/quota_impl.h"
 
-#include "base/err.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,6 @@
 #include "base/err.h"
 #include "base/flight.h"
 #include "base/line.h"
-#include "base/log.h"
 #include "base/sanitize.h"
 
 #include <errno.h>

@@ -4,7 +4,6 @@
 #include "gateway/gateway.h"
 
 #include "admin/admin.h"
-#include "base/arena.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -29,11 +28,9 @@
 #include "gateway/workers_file.h"
 #include "reload/reload.h"
 #include "script/native/hook_op_api.h"
-#include "script/policy/policy_run.h"
 #include "script/shared/prefix_index.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,6 @@
  */
 #include "gateway/process.h"
 
-#include "base/arena.h"
 #include "base/err.h"
 #include "base/flight.h"
 #include "base/log.h"

@@ -9,7 +9,6 @@
 #include "base/rand.h"
 #include "script/vm/vm.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 

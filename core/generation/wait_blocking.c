@@ -1,7 +1,6 @@
 /* wait_blocking.c - a wait on a thread that has no loop: one of the moment, and for the fleet's state a client of the store too. */
 #include "generation/wait.h"
 
-#include "base/buf.h"
 #include "base/err.h"
 #include "base/pages.h"
 

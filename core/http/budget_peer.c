@@ -3,7 +3,6 @@
 #include "base/rand.h"
 #include "http/budget_impl.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdlib.h>

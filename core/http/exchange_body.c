@@ -8,7 +8,6 @@
  * the nearest.
  */
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/mem.h"
 #include "http/server_impl.h"
 

@@ -1,7 +1,5 @@
 #include "http/http2_counts.h"
 
-#include <stddef.h>
-
 #define PLACES 16 /* with more loops some share one, which costs them time and no count */
 
 static struct place {

@@ -7,7 +7,6 @@
 #include "http/server_impl.h"
 #include "tls/server.h"
 
-#include <arpa/inet.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -9,7 +9,6 @@
  * A loss shows by the number behind it, so the last batch before a pause would be missed until the next one comes. */
 #include "kvindex/follow.h"
 
-#include "base/err.h"
 #include "kvindex/chain.h"
 
 #include <stdlib.h>

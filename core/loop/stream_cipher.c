@@ -13,7 +13,6 @@
  * the stream dirty, and the flush point goes on with the rest first.
  */
 #include "loop/cipher.h"
-#include "loop/loop_impl.h"
 #include "loop/stream_impl.h"
 
 #include "base/clock.h"

@@ -13,7 +13,6 @@
 #include "reload/reload_impl.h"
 
 #include "base/err.h"
-#include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

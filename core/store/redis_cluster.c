@@ -8,8 +8,6 @@
  */
 #include "store/redis_client.h"
 
-#include "base/err.h"
-
 #include <stdio.h>
 
 #define REDIRECTS_MAX 5

@@ -29,7 +29,6 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #define HOST_MAX 256
 #define READS_PER_TURN 8

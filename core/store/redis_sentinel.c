@@ -3,8 +3,6 @@
  */
 #include "store/redis_client.h"
 
-#include "base/err.h"
-
 #include <stdio.h>
 
 static void ask_next(bt_redis_client_t *client, bool is_answer, const char *why)

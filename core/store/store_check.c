@@ -1,8 +1,6 @@
 /* store_check.c - what an op must be before a store sees it, so that both refuse the same things in the same words. */
 #include "store/store_impl.h"
 
-#include "base/err.h"
-
 bool bt_store_position_parse(bt_str_t text, uint64_t *epoch_p, uint64_t *number_p)
 {
     ptrdiff_t at = bt_str_find(text, BT_STR("-"));

@@ -1,8 +1,6 @@
 /* peer.c - a certificate's names as text. */
 #include "tls/peer.h"
 
-#include "base/str.h"
-
 #include <arpa/inet.h>
 #include <openssl/x509v3.h>
 #include <stdio.h>

@@ -1,14 +1,12 @@
 /* Policies and rules of all replicas. A push is one bundle: all of its files are taken, or none. */
 #include "tools/fleet.h"
 
-#include "base/err.h"
 #include "base/json.h"
 #include "script/policy/policy_source.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #define ROLLOUT_MS 40000 /* votes, the decision, and until all serve it */
 #define FILE_MAX ((size_t) 1 << 20)

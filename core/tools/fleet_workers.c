@@ -1,12 +1,10 @@
 /* Workers. What one gateway is told, the others follow by themselves; whether they can is in its answer. */
 #include "tools/fleet.h"
 
-#include "base/err.h"
 #include "base/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* What the gateway has done, as people read it, and whether the other replicas are told: nothing of them where there are none. Exit status. */
 static int report(const fleet_tool_t *t, const fleet_reply_t *reply, const char *done)

@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/rand.h"
 #include "script/policy/policy.h"
-#include "script/policy/policy_source.h"
 
 #include <stdio.h>
 #include <stdlib.h>

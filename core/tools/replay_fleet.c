@@ -5,7 +5,6 @@
  * Two gateways may have given one id to different workers: the later one gets an id of its own, far above theirs. */
 #include "tools/replay.h"
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "script/shared/prefix_index.h"

@@ -2,8 +2,6 @@
  * so a file of any length needs the same memory. */
 #include "tools/replay.h"
 
-#include "base/err.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -11,7 +11,6 @@
  */
 #include "transfer_impl.h"
 
-#include <arpa/inet.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>

@@ -4,7 +4,6 @@
  * Feeds that were closed in a callback are freed at the end of the turn. */
 #include "zmq/feeds.h"
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/list.h"
 #include "base/thread.h"

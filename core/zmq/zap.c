@@ -5,7 +5,6 @@
 #include "base/err.h"
 #include "loop/resolve.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
  */
 #include "ask.h"
 
-#include "base/text.h"
 #include "flatten.h"
 #include "words.h"
 

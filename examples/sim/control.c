@@ -1,6 +1,5 @@
 /* control.c - /sim/...: what specs ask and order. No real engine has these routes. */
 #include "base/text.h"
-#include "job.h"
 #include "kv.h"
 #include "registrant.h"
 #include "rooms.h"

@@ -1,5 +1,4 @@
 /* info.c - what a worker says about itself: models, versions, loads, tokens, aborts. */
-#include "ask.h"
 #include "flatten.h"
 #include "job.h"
 #include "reply.h"

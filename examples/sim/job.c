@@ -10,7 +10,6 @@
 #include "base/slab.h"
 #include "chain.h"
 #include "reply.h"
-#include "words.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,6 +1,4 @@
 /* main.c - baton-sim: options, loop, signals. */
-#include "base/arena.h"
-#include "base/buf.h"
 #include "base/err.h"
 #include "base/rand.h"
 #include "base/text.h"
@@ -11,7 +9,6 @@
 
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct program {

@@ -5,8 +5,6 @@
 #include "offloading.h"
 
 #include "held.h"
-#include "job.h"
-#include "mooncake.h"
 
 #include <stdio.h>
 

@@ -1,9 +1,7 @@
 /* routes.c - see routes.h. */
 #include "routes.h"
 
-#include "base/err.h"
 #include "job.h"
-#include "reply.h"
 
 static const struct {
     const char *path;

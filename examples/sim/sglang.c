@@ -6,14 +6,12 @@
  * Both wait for each other by a timer. A failed prefill tells nobody; an aborted decode tells its prefill.
  */
 #include "sglang.h"
-#include "reply.h"
 #include "rooms.h"
 #include "words.h"
 #include "worker.h"
 
 #include "job.h"
 #include <stdio.h>
-#include <stdlib.h>
 
 #define HANDSHAKE_MS 14000
 #define LOST_MS 8300

@@ -22,8 +22,6 @@
 #include "offloading.h"
 #include "paired.h"
 #include "params.h"
-#include "reply.h"
-#include "words.h"
 #include "worker.h"
 
 #include <stdio.h>

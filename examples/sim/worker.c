@@ -3,7 +3,6 @@
  *   open --die--> dead (answers 500 / 503) --a moment--> closed (connection refused) --reset--> open
  */
 #include "worker.h"
-#include "media.h"
 
 #include "base/err.h"
 #include "callback.h"

@@ -2,7 +2,6 @@
  * the file's thread. Prints one line per kind (CPU time, the median of its hundreds); not a test. Build it as users do (release).
  * With an argument: only those that are not sampled, for a profiler.
  */
-#include "base/arena.h"
 #include "dispatch/record_fixture.h"
 
 #include <time.h>

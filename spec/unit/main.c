@@ -1,16 +1,11 @@
 /* The program of a folder's specs. Each file's main() is compiled as spec_<file> (see
  * CMakeLists.txt), and specs.h lists them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #define SPEC(name) int spec_##name(void);
 #include "specs.h"
+#include "unit.h"
 #undef SPEC
 #define SPEC(name) {#name, spec_##name},
 

@@ -2,8 +2,6 @@
  * place one by one, which is cheaper than counting. */
 #include "transport/agent/pages.h"
 
-#include <string.h>
-
 #define FEW 32u
 
 static void insert_each(uint32_t *pages, uint32_t n)

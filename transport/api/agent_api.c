@@ -7,7 +7,6 @@
 
 #include "transport/control/link.h"
 #include "transport/data/end.h"
-#include "transport/gateway/gateway_conn.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -12,19 +12,13 @@
 
 #include "transport/control/link.h"
 #include "transport/data/end.h"
-#include "transport/data/lane.h"
 #include "transport/gateway/gateway_conn.h"
 
 #include "base/clock.h"
-#include "base/log.h"
-#include "base/rand.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define POLL_US 20u

@@ -4,7 +4,6 @@
  * copies between processes are two to three times faster on huge pages.
  */
 #include "transport/agent/agent.h"
-#include "transport/agent/coalesce.h"
 #include "transport/control/link.h"
 
 #include <errno.h>

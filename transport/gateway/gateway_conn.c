@@ -9,9 +9,7 @@
  * bounded and nothing that matters is lost. One that takes no byte for dead_ms is hung up on.
  */
 #include "transport/gateway/gateway_conn.h"
-#include "transport/gateway/heads.h"
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/rand.h"
 

@@ -10,11 +10,8 @@
  * page any more, and the room's release waits for it. The same agent may be named again; then the new end waits until the old one is quiet, because
  * they have the same tag on the same link.
  */
-#include "transport/control/link.h"
 #include "transport/data/end.h"
 #include "transport/gateway/gateway_conn.h"
-
-#include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

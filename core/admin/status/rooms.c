@@ -4,7 +4,6 @@
 #include "admin/status/rooms.h"
 
 #include "admin/call/query.h"
-#include "base/err.h"
 
 #include <inttypes.h>
 

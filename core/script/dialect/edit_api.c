@@ -2,8 +2,6 @@
  * validated before they are taken, so that a slip in a dialect is a refused leg and never a malformed body at an engine. */
 #include "script/dialect/dialect_impl.h"
 
-#include "base/err.h"
-
 static int checked(lua_State *L, int rc)
 {
     return rc == 0 ? 0 : luaL_error(L, "too many edits in one leg (at most %d)", BT_EDITS_MAX);

@@ -7,8 +7,6 @@
 #include "script/native/hook_op_api.h"
 #include "script/native/native.h"
 
-#include "base/err.h"
-
 #include <stdlib.h>
 
 #define SLEEP_MAX_MS 600000.0

@@ -1,7 +1,6 @@
 /* How it works: names of counters and rates that all loops share, as Lua calls them. */
 #include "script/native/native.h"
 
-#include "script/shared/now.h"
 #include "script/shared/rate.h"
 #include "script/shared/shared_local.h"
 

@@ -6,7 +6,6 @@
  * it. The strings of an operation are on the stack that is yielded, so the collector leaves them alone. */
 #include "script/native/native.h"
 
-#include "base/err.h"
 #include "script/shared/now.h"
 #include "script/shared/shared_cache.h"
 

@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/flight.h"
 #include "base/rand.h"
-#include "script/shared/now.h"
 #include "script/value/plain.h"
 #include "script/view/view.h"
 

@@ -12,7 +12,6 @@
 
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #define COLLECT_US 3000
 #define FAILURES_MAX 8 /* runaways, and calls that ran out of memory */

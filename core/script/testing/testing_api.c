@@ -2,7 +2,6 @@
  * is listed here. spec/policy/api_spec.lua compares it with lua/baton/api.lua. */
 #include "script/policy/policy_impl.h"
 #include "script/testing/testing_impl.h"
-#include "script/view/view.h"
 
 /* Adds to the list at the top. */
 static void add_name(lua_State *L, const char *prefix, const char *name)

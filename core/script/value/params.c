@@ -3,7 +3,6 @@
 #include "script/value/params.h"
 
 #include "base/err.h"
-#include "script/value/plain.h"
 #include "script/vm/vm.h"
 
 #include <math.h>

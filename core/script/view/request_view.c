@@ -1,7 +1,6 @@
 /* How it works: `req` is one userdata for the life of the VM; it looks into the request of the running call and refuses
  * outside of it, so a policy that keeps it cannot read freed memory. req.headers works the same way. */
 #include "script/view/request_view.h"
-#include "script/view/view.h"
 
 #include "base/json.h"
 

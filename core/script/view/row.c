@@ -5,7 +5,6 @@
  * of classes: a fleet of thousands usually has two. */
 #include "script/view/row.h"
 
-#include "base/err.h"
 #include "base/text.h"
 #include "cluster/kv_trust.h"
 #include "script/shared/prefix_index.h"

@@ -35,7 +35,6 @@
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <uv.h>
 
 #define WATCH_SIGNAL (SIGRTMIN + 1)
 #define POLL_US 1000

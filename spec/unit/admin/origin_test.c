@@ -1,12 +1,6 @@
 /* What a page in a browser could have sent is not served without a key. */
 #include "admin/call/origin.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static const char *const names[] = {"baton.example", NULL};
 

@@ -4,7 +4,6 @@
 
 #include "admin/admin.h"
 #include "base/pages.h"
-#include "dispatch/dispatcher.h"
 
 static rig_t rig;
 static bt_loop_t control;

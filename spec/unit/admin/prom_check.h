@@ -2,15 +2,9 @@
 #ifndef SPEC_ADMIN_PROM_CHECK_H
 #define SPEC_ADMIN_PROM_CHECK_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/json.h"
 #include "base/text.h"
+#include "unit.h"
 
 #include <ctype.h>
 #include <stdlib.h>

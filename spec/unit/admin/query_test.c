@@ -1,12 +1,6 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "admin/call/query.h"
 #include "base/err.h"
+#include "unit.h"
 
 static void decodes(const char *raw, bool plus, const char *want)
 {

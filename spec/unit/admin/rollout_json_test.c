@@ -1,13 +1,7 @@
 /* Bundles that operators send, and what they are told of sets. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "admin/policies/rollout_json.h"
-
-#include <stdio.h>
+#include "unit.h"
 
 static bt_rollout_set_t *set;
 

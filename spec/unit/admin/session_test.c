@@ -1,12 +1,7 @@
 #include "admin/ui/session.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 static bt_sessions_t *s;
 

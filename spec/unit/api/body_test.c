@@ -1,15 +1,9 @@
 /* Splicing: untouched bytes stay, edited members change, nothing else. */
 #include "api/body.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/rand.h"
+#include "unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,13 +1,8 @@
 /* Whose request it is: the key it shows, else the address it comes from. */
 #include "api/client.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 static const bt_identity_t acme = {.source = BT_IDENTITY_KEY, .tenant = BT_STR("acme"), .owner = 7},
                            proxy = {.source = BT_IDENTITY_KEY,

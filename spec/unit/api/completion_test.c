@@ -1,12 +1,6 @@
 /* What an event or a body of a completion says; forms as vLLM and vLLM-Ascend write them. */
 #include "api/completion.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static bt_completion_t read_text(const char *text)
 {

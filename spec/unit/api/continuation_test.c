@@ -1,13 +1,8 @@
 /* Which requests go on by their token ids alone, and how much is left of them. */
 #include "api/continuation.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 static bt_arena_t arena;
 static bt_intent_t intent;

@@ -1,12 +1,6 @@
 /* Values of a text replaced, whatever the order they are named in. */
 #include "api/cuts.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static bt_str_t span(const char *text, const char *value)
 {

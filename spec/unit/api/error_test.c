@@ -1,15 +1,10 @@
 /* Errors of the gateway's own: each family's body and event, status by status; which path is whose. */
 #include "api/error.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
-
 #include "base/json.h"
+#include "unit.h"
 
 static void expect_text(bt_text_t *t, const char *wanted)
 {

@@ -2,13 +2,7 @@
 #include "api/first_token.h"
 
 #include "base/err.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 /* ---- requests ---- */
 

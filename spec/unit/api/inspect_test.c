@@ -1,12 +1,6 @@
 /* Errors inside a 200, in the forms that engines really send (typed from the references). */
 #include "api/inspect.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <stdio.h>
 #include <string.h>

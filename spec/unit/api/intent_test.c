@@ -1,14 +1,8 @@
 /* What is read out of a client's body, what is refused, what is stripped. */
 #include "api/intent.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/err.h"
+#include "unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

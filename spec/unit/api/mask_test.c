@@ -1,12 +1,6 @@
 /* KV addresses of a request id: same length, only these, at every split of the body. */
 #include "api/mask.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #define ID(p, d) "{\"id\":\"cmpl-___prefill_addr_" p "___decode_addr_" d "_0123-0\",\"a\":1}"
 

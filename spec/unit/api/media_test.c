@@ -1,14 +1,8 @@
 /* Which parts of a body are media, and as what part of a chat an encoder gets each. */
 #include "api/media.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/err.h"
+#include "unit.h"
 
 #include <stdio.h>
 

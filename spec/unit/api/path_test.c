@@ -1,12 +1,6 @@
 /* One form for every path, and a refusal for what two readers could read as two. */
 #include "api/path.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static bt_arena_t arena;
 

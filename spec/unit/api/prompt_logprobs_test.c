@@ -1,15 +1,10 @@
 /* Prefill's lists in decode's answer: each form, whole and by events, lists of prompts, what has no place, what is not told. */
 #include "api/prompt_logprobs.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include <cmocka.h>
-
 #include "base/err.h"
+#include "unit.h"
 
 static bt_arena_t arena;
 

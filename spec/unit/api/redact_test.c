@@ -1,14 +1,8 @@
 /* Blanking hand-off parameters: same length, only inside that object, at every split of the body. */
 #include "api/redact.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/json.h"
+#include "unit.h"
 
 static void expect(const char *in, const char *wanted)
 {

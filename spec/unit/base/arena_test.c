@@ -2,13 +2,7 @@
 #include "base/arena.h"
 #include "base/pages.h"
 #include "base/sanitize.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static void test_pieces_are_aligned_and_apart(void **state)
 {

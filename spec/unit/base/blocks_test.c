@@ -2,16 +2,9 @@
 #include "base/blocks.h"
 #include "base/buf.h"
 #include "base/sanitize.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <malloc.h>
-#include <pthread.h>
 #include <string.h>
 
 #define MIB ((size_t) 1 << 20)

@@ -1,15 +1,7 @@
 /* Clocks run forward and agree on units; dates agree with the C library over four centuries. */
 #include "base/clock.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 static void test_monotonic(void **state)

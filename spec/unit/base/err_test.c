@@ -1,18 +1,11 @@
 /* Names, texts and scopes of error codes; soft assertions count each time and speak once. */
 #include "base/err.h"
 #include "base/log.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <ctype.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <uv.h>

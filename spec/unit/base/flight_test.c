@@ -1,12 +1,6 @@
 /* A ring keeps the newest, counts what repeats, and never shows an entry that is half written. */
 #include "base/flight.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

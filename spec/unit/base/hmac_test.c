@@ -1,14 +1,9 @@
 /* RFC 4231's cases, and lengths around the blocks of SHA-256: in one piece and in many the same. */
 #include "base/hmac.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void expect(const char *hex, bt_str_t key, const bt_str_t *pieces, unsigned count)
 {

@@ -3,13 +3,7 @@
  */
 #include "base/rand.h"
 #include "fuzz/json_oracle.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "base/json_corpus.h"
 

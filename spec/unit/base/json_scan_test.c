@@ -11,6 +11,7 @@
 #define bt_json_escape_len portable_escape_len
 #define bt_json_integers_end portable_integers_end
 #include "base/json_scan.c"
+#include "unit.h"
 #undef bt_json_scan_init
 #undef bt_json_scan_space
 #undef bt_json_scan_string
@@ -22,13 +23,6 @@
 #undef bt_json_integers_end
 
 #include "base/rand.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdlib.h>
 

@@ -4,13 +4,7 @@
 #include "base/json.h"
 #include "base/json_scan.h"
 #include "base/rand.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,15 +3,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/rand.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdlib.h>
+#include "unit.h"
 
 static void test_unescape(void **state)
 {

@@ -1,14 +1,7 @@
 /* A library of whose functions some are used: all of them, or none and the reason. */
 #include "base/library.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <math.h>
 #include <string.h>
 
 #define FUNCTIONS(X)                                                                               \

@@ -1,13 +1,7 @@
 /* Lines of bounded size: numbers, cuts between characters, what others wrote spelled out. */
 #include "base/json.h"
 #include "base/line.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static char memory[4096];
 static bt_line_t line;

@@ -1,12 +1,6 @@
 /* The intrusive list: order, idempotent removal, removal while walking. */
 #include "base/list.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 struct node {
     int value;

@@ -1,13 +1,8 @@
 /* Numbers to entries: growing, chains, order, removal. */
 #include "base/map.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #define COUNT 20000u
 

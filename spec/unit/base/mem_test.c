@@ -2,13 +2,7 @@
 #include "base/mem.h"
 
 #include "base/sanitize.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,13 +1,7 @@
 /* Pieces of pages: each its own, and without memory once nobody needs them. */
 #include "base/pages.h"
 #include "base/sanitize.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <pthread.h>
 #include <string.h>

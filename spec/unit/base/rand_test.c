@@ -1,12 +1,6 @@
 /* Random numbers: repeatable sequences, bounds, ids, independence of threads. */
 #include "base/rand.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,13 +1,7 @@
 /* The pool: zeroed objects, counts, the bound on what is kept. */
 #include "base/sanitize.h"
 #include "base/slab.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <string.h>
 

@@ -1,13 +1,7 @@
 /* Slices: compares, trimming, searching, numbers, edit distance. */
 #include "base/err.h"
 #include "base/str.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <stdlib.h>
 

@@ -1,15 +1,8 @@
 /* Growable text: appends across growth, formats, JSON strings, sticky failure. */
 #include "base/text.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static void test_put_and_printf_across_growth(void **state)
 {

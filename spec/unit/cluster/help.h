@@ -2,16 +2,10 @@
 #ifndef SPEC_CLUSTER_HELP_H
 #define SPEC_CLUSTER_HELP_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/log.h"
 #include "cluster/workers.h"
+#include "unit.h"
 
 #include <stdlib.h>
 

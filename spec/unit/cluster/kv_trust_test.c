@@ -1,11 +1,6 @@
 /* Hits that never come cost an engine's events their trust, and nothing else does. */
 #include "cluster/kv_trust.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
+#include "unit.h"
 
 static bt_worker_t w;
 

@@ -4,7 +4,6 @@
 #include "help.h"
 #include "loop/resolve.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>

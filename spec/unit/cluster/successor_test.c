@@ -1,6 +1,5 @@
 /* What of a worker's past is its successor's, whoever describes it anew. */
 #include "cluster/engine_ids.h"
-#include "cluster/successor.h"
 #include "help.h"
 
 #include <stdio.h>

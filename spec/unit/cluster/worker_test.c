@@ -1,6 +1,5 @@
 #include "help.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 
 static bt_worker_t *leased(enum bt_engine engine, const char *connector, const char *version,

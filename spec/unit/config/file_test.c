@@ -1,5 +1,3 @@
-#include "config/config_impl.h"
-
 #include "load.h"
 
 static const char *text_of(const char *body)

@@ -3,14 +3,11 @@
 #define SPEC_CONFIG_LOAD_H
 
 #include "config/config.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define LOAD_ARGS_MAX 48
 

@@ -1,12 +1,9 @@
 #include "config/option.h"
 
 #include "base/err.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 struct box {
     bool yes;

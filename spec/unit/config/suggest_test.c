@@ -1,9 +1,5 @@
 #include "config/suggest.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static const char *nearest(const char *word)
 {

@@ -1,13 +1,9 @@
 /* Who is kept, and who goes: every cell of the table in dns_known.c. */
 #include "discovery/dns_known.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static bt_dns_known_t known;
 static uint64_t now_ms;

@@ -2,16 +2,9 @@
 
 #include "base/err.h"
 #include "base/log.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static bt_loop_t loop;
 static bt_kube_table_t *t;

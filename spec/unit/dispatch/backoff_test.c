@@ -1,11 +1,6 @@
 /* Pairs that fail wait longer each time, and none for another's sake. */
 #include "dispatch/backoff.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static bt_backoff_t b;
 

@@ -2,15 +2,9 @@
 #include "dispatch/queue/fair_queue.h"
 
 #include "base/rand.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define QUANTUM 16
 

@@ -3,13 +3,7 @@
 
 #include "base/str.h"
 #include "dispatch/queue/tenant_weights.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #define S UINT64_C(1000000)
 

@@ -1,13 +1,8 @@
 /* What a line says, and how long it is kept. Lines are read back with jansson, which shares no code with us. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "base/rand.h"
 #include "dispatch/record_fixture.h"
+#include "unit.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -3,13 +3,7 @@
 
 #include "base/mem.h"
 #include "base/pages.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
+#include "unit.h"
 
 static bt_token_cache_t *cache;
 

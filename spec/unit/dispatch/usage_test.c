@@ -1,11 +1,6 @@
 /* Tokens that a worker says it has made, however its answer is cut into pieces. */
 #include "dispatch/answer/usage.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static uint64_t tokens_of(const char *text, size_t piece)
 {

@@ -5,7 +5,6 @@
 #include "fleet/quota.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 
 #define LONG_MS (UINT64_C(86400000) * 3650) /* one window, as far as a test can see */

@@ -1,19 +1,14 @@
 /* What a crash leaves that the unwinder does not survive. */
 #include "base/flight.h"
 #include "gateway/crash.h"
+#include "unit.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 static char folder[] = "/tmp/baton-crash-XXXXXX", file[64], errors[64];
 

@@ -1,15 +1,9 @@
 /* How the limit of open files is divided, and what is refused with which words. */
 #include "base/err.h"
 #include "gateway/descriptors.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 static char err[BT_CONFIG_ERR_BYTES];
 static bt_descriptors_t d;

@@ -1,17 +1,11 @@
 /* A start that fails when threads run already: nobody is freed before they have said their last word. */
 #include "base/err.h"
-#include "config/check.h"
 #include "gateway/gateway.h"
 #include "loop/loop.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #define NAP_NS 200000000L /* of a library that does not come back at once */
 

@@ -1,16 +1,10 @@
 /* What a process with a limit can promise, and what is refused with which words. */
 #include "base/err.h"
 #include "gateway/memory.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MIB (UINT64_C(1) << 20)
 

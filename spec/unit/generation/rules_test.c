@@ -1,13 +1,7 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "base/rand.h"
 #include "generation/rules.h"
+#include "unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,6 @@
 #include "base/err.h"
 #include "loop/util.h"
 
-#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 

@@ -2,14 +2,10 @@
 #include "http/answer.h"
 
 #include "base/err.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 struct seen {
     int rc; /* last result */

@@ -10,7 +10,6 @@
 #include "loop/util.h"
 
 #include <arpa/inet.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/resource.h>

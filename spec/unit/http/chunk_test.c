@@ -2,13 +2,7 @@
 #include "http/chunk.h"
 
 #include "base/err.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 /* Decodes `wire` cut at a and b; the result of the last call, data in out, *used_p bytes taken. */
 static int decode(bt_str_t wire, size_t a, size_t b, char *out, size_t *len_p, size_t *used_p)

@@ -13,19 +13,15 @@
 #include "base/mem.h"
 #include "base/pages.h"
 #include "http/client.h"
+#include "unit.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define RIG_PATIENCE_US ((uint64_t) 9000000) /* a spec fails when what it waits for takes longer */
 

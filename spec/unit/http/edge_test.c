@@ -2,14 +2,9 @@
 #include "http/edge.h"
 
 #include "http/head.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 static bt_header_t headers[BT_HTTP_HEADERS_MAX];
 static bt_head_t head;

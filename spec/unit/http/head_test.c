@@ -2,15 +2,10 @@
 
 #include "base/err.h"
 #include "http/bad_heads.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static bt_header_t headers[BT_HTTP_HEADERS_MAX];
 static bt_head_t head;

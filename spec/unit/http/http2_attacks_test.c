@@ -1,8 +1,6 @@
 /* What a hostile HTTP/2 client may say, a row each: it is refused as RFC 9113 says, no handler sees it, and the next connection is served. */
 #include "http/http2_rig.h"
 
-#include "base/text.h"
-
 enum how {
     STATUS, /* stream 1 is answered with it */
     RESET, /* stream 1 is reset with that code, or answered 400: whose rule sees it first depends on nghttp2's release */

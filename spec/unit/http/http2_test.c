@@ -1,7 +1,6 @@
 /* HTTP/2: what is served, what handlers see of streams that end early, what is bounded. */
 #include "http/http2_rig.h"
 
-#include "base/text.h"
 #include "http/server_impl.h"
 #include "http/short_memory.h"
 

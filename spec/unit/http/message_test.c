@@ -1,11 +1,5 @@
 #include "http/message.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static bt_header_t headers[] = {
     {{"Host", 4}, {"h", 1}},

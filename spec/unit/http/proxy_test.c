@@ -4,16 +4,9 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "loop/util.h"
+#include "unit.h"
 
-#include <arpa/inet.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #define SIGNATURE "\r\n\r\n\0\r\nQUIT\n"
 #define V4                                                                                         \

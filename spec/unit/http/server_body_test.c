@@ -2,7 +2,6 @@
 #include "http/server_util.h"
 
 #include "base/text.h"
-#include "http/server_impl.h"
 
 static bt_unfinished_t *table;
 

@@ -4,13 +4,9 @@
 #include "base/err.h"
 #include "base/rand.h"
 #include "fuzz/sse_oracle.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 static void assert_str(bt_str_t got, const char *want)
 {

@@ -1,15 +1,10 @@
 /* A loop's answer: what is remembered of tokens, and for how long; what another file changes. */
 #include "identity/checker.h"
+#include "unit.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "tokens.h"
 

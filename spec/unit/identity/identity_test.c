@@ -1,13 +1,8 @@
 /* Tenants of those whom others have named, and what a certificate may. */
 #include "identity/identity.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void tenant_is(const char *name, const char *expected)
 {

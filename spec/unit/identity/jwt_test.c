@@ -3,13 +3,7 @@
 
 #include "base/err.h"
 #include "identity/base64url.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include "tokens.h"
 

@@ -2,17 +2,11 @@
 #include "identity/key_table.h"
 
 #include "base/err.h"
-#include "identity/key_line.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 /* SHA-256 of 16 zero bytes and "secret", by another program: printf '\0%.0s'{1..16}; printf secret | sha256sum */
 #define ZERO_SALT "00000000000000000000000000000000"

@@ -3,15 +3,11 @@
 
 #include "base/err.h"
 #include "kvindex/chain.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
 
 #define BYTES(text) ((bt_str_t){text, sizeof(text) - 1})
 #define MAX 8

@@ -3,13 +3,7 @@
 
 #include "base/err.h"
 #include "kvindex/payload.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
+#include "unit.h"
 
 static bt_kv_index_t *index_;
 static bt_kv_decoder_t decoder;

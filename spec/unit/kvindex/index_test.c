@@ -4,14 +4,10 @@
 #include "base/err.h"
 #include "kvindex/chain.h"
 #include "kvindex/query.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
 
 #define BLOCK 4u
 #define PROMPT_BLOCKS 12u

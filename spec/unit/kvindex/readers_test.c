@@ -1,14 +1,9 @@
 /* Readers beside a writer: for ThreadSanitizer, and for what must be true at any moment. */
 #include "kvindex/index.h"
 #include "kvindex/query.h"
+#include "unit.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
 
 #define BLOCK 4u
 #define BLOCKS 16u

@@ -4,17 +4,13 @@
 #include "base/err.h"
 #include "kvindex/chain.h"
 #include "kvindex/query.h"
+#include "unit.h"
 
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
 
 #define BLOCK 4u
 #define BLOCKS 6u

@@ -6,18 +6,14 @@
 #include "base/thread.h"
 #include "kvindex/payload.h"
 #include "kvindex/query.h"
+#include "unit.h"
 #include "zmq/publisher.h"
 
 #include <arpa/inet.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
 
 #define DEADLINE_MS 20000
 #define PROMPT 64u

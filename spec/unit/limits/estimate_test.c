@@ -1,13 +1,8 @@
 /* Bytes per token: what is known at first, a mean for each model, by how much it was off, and what is no lesson. */
 #include "limits/estimate.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-
-#include <cmocka.h>
 
 #include <pthread.h>
 

@@ -1,13 +1,6 @@
 /* One limit: whom it fits, by what it counts, and what of an address is one client. */
 #include "limits/limit.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static bt_limit_subject_t subject(const char *address, const char *key, const char *tenant,
                                   const char *model)

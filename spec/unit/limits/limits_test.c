@@ -1,14 +1,9 @@
 /* The limits in force: views are renewed, counters go on over reloads, nobody runs above a limit of requests at a time. */
 #include "limits/limits.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #include <pthread.h>
 

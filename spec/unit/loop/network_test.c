@@ -3,15 +3,9 @@
 
 #include "base/err.h"
 #include "loop/resolve.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static struct sockaddr_storage addr_of(const char *text)
 {

@@ -4,22 +4,17 @@
 
 #include "base/buf.h"
 #include "loop/loop.h"
+#include "unit.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
 
 #define PATIENCE_MS                                                                                \
     25000 /* a spec fails when what it waits for takes longer: some 1000 times too long */

@@ -1,13 +1,5 @@
 #include "record/draft.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdlib.h>
+#include "unit.h"
 
 static void becomes(const bt_record_draft_t *d, const char *line)
 {

@@ -1,15 +1,10 @@
 /* The file: whole lines, in order, capped; and what happens when it cannot be written. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "record/record.h"
+#include "unit.h"
 
 #include <errno.h>
 #include <fcntl.h>

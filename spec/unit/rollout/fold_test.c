@@ -1,15 +1,10 @@
 /* What a log says: entry by entry, and then thousands of logs that nobody has thought of. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "base/rand.h"
 #include "rollout/fold.h"
+#include "unit.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static bt_rollout_log_t lg;
 

@@ -1,12 +1,8 @@
 /* A set of texts: what is put in comes out of the store as it was, or not at all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "base/err.h"
 #include "rollout/set.h"
+#include "unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

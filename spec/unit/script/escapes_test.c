@@ -1,6 +1,5 @@
 /* Every known way to hold an event thread with a policy: each is tried, must come back, and the next plan must work. */
 #include "script/policy/policy_run.h"
-#include "script/vm/bounded.h"
 #include "script/vm/vm.h"
 #include "script_fixture.h"
 

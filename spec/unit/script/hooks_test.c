@@ -1,6 +1,5 @@
 #include "base/sanitize.h"
 #include "script/policy/policy_run.h"
-#include "script/value/plain.h"
 #include "script_fixture.h"
 
 #define FILE_WITH(members)                                                                         \

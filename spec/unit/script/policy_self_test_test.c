@@ -1,7 +1,6 @@
 #include "script_fixture.h"
 
 #include "script/native/hook_op_api.h"
-#include "script/policy/policy_run.h"
 #include "script/policy/policy_source.h"
 
 #define ONE "view.single[1] and { worker = view.single[1] } or nil"

@@ -1,13 +1,7 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "script/shared/prefix_hash.h"
 #include "script/shared/prefix_index.h"
 #include "script/shared/prefix_ring.h"
+#include "unit.h"
 
 #include <pthread.h>
 

@@ -2,16 +2,10 @@
 #ifndef BT_SPEC_SCRIPT_FIXTURE_H
 #define BT_SPEC_SCRIPT_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/err.h"
 #include "script/dialect/dialect.h"
 #include "script/policy/policy.h"
+#include "unit.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,12 +1,7 @@
 /* What a process knows of the fleet's state: values and their age, bounded, whoever writes at the same time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "script/shared/shared_cache.h"
+#include "unit.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,14 +1,8 @@
 /* Requests of all routes come out as the same prompts. */
 #include "ask.h"
 #include "base/pages.h"
+#include "unit.h"
 #include "words.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 static bt_arena_t arena;
 static sim_ask_t ask;

@@ -2,14 +2,8 @@
 #include "ask.h"
 #include "base/pages.h"
 #include "blocks.h"
+#include "unit.h"
 #include "words.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 static bt_arena_t arena;
 static sim_blocks_t b, other;

@@ -1,13 +1,7 @@
 /* Text by ids: a prompt that ends with some of an answer goes on with its rest. */
 #include "chain.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "unit.h"
 #include "words.h"
 
 #define IDS 12

@@ -1,12 +1,6 @@
 /* Faults: bodies, headers, how often, for whom. */
 #include "faults.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 static char error[160];
 

@@ -4,15 +4,9 @@
 #include "ask.h"
 #include "base/pages.h"
 #include "routes.h"
+#include "unit.h"
 #include "words.h"
 #include "worker.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include <stdio.h>
 #include <string.h>

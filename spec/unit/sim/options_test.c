@@ -1,12 +1,6 @@
 /* The command line: keys, defaults, counts, and what a typo is answered with. */
 #include "options.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <string.h>
 

@@ -1,14 +1,7 @@
 /* Pages as bytes: what was written is read back, and no single byte can be another without being seen. */
 #include "pages.h"
 
-#include "words.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <stdlib.h>
 #include <string.h>

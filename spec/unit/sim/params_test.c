@@ -1,13 +1,7 @@
 /* kv_transfer_params: what counts as there, and that what is printed can be read. */
 #include "base/pages.h"
 #include "params.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #include <stdio.h>
 

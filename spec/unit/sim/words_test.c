@@ -1,13 +1,7 @@
 /* The formula of the answer text, written out a second time from examples/sim/README.md. */
 #include "expect.h"
+#include "unit.h"
 #include "words.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 static uint64_t mix(uint64_t x)
 {

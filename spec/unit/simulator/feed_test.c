@@ -3,14 +3,7 @@
 
 #include "base/rand.h"
 #include "script/shared/kv_hits.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #define ENGINES 3
 #define CAPACITY 40

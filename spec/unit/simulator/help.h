@@ -4,16 +4,11 @@
 #define SPEC_SIMULATOR_HELP_H
 
 #include "simulator/sim.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define REQUESTS 8
 

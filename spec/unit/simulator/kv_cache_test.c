@@ -2,14 +2,7 @@
 #include "simulator/kv_cache.h"
 
 #include "base/rand.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #define CAPACITY 40
 #define IDS 90

@@ -3,15 +3,10 @@
 
 #include "simulator/ceiling.h"
 #include "simulator/stats.h"
+#include "unit.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 #define REQUESTS 4
 

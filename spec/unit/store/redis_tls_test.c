@@ -5,7 +5,6 @@
 #include "tls/client.h"
 
 #include <stdio.h>
-#include <sys/stat.h>
 
 static redis_server_t server;
 static char dir[64], url[64];

@@ -2,7 +2,7 @@
 
 add_library(spec_store STATIC store/redis_server.c store/rig.c store/suite.c store/suite_life.c)
 target_compile_options(spec_store PRIVATE ${BT_WARNINGS})
-target_include_directories(spec_store PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/store)
+target_include_directories(spec_store PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/store)
 target_link_libraries(spec_store PUBLIC bt_store PkgConfig::cmocka)
 
 # bt_store_test(<name>): skipped (77) where there is no redis-server.

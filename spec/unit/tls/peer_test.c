@@ -1,16 +1,8 @@
 /* What a certificate's holder is called: two holders are never one. */
 #include "tls/peer.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 #include "certs.h"
 

@@ -1,10 +1,7 @@
 #include "tools/flags.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define COUNT(...) (int) (sizeof(const char *[]){__VA_ARGS__} / sizeof(const char *))
 #define READ(...) read_line(COUNT(__VA_ARGS__), (const char *const[]){__VA_ARGS__})

@@ -1,7 +1,6 @@
 /* An agent's connection: hello and refusals, signs of life, bytes that are no messages. */
 #include "transfer/rig.h"
 
-#include <arpa/inet.h>
 #include <sys/resource.h>
 
 static fake_t a, b;

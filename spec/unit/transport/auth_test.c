@@ -2,15 +2,9 @@
 #include "transport/wire/auth.h"
 
 #include "base/err.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 typedef struct end {
     bt_kv_auth_t auth;

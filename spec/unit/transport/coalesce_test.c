@@ -2,15 +2,10 @@
 #include "transport/agent/coalesce.h"
 
 #include "base/rand.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define MEM_BYTES (1u << 16)
 

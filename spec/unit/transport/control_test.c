@@ -3,16 +3,9 @@
 
 #include "base/err.h"
 #include "base/rand.h"
-#include "transport/wire/frame.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static uint8_t bytes[BT_KV_CONTROL_BYTES];
 

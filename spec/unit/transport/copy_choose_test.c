@@ -2,16 +2,10 @@
 #include "transport/backends/copy.h"
 
 #include "transport/baton_kv.h"
+#include "unit.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define WAYS 6u
 #define TRIAL_BYTES 1000000u

@@ -3,15 +3,10 @@
 #include "transport/backends/copy.h"
 
 #include "base/rand.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include <cmocka.h>
 
 #define SPACE ((size_t) 512 << 10)
 #define GUARD 256u

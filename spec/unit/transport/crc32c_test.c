@@ -2,14 +2,9 @@
 #include "transport/wire/crc32c.h"
 
 #include "base/rand.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 /* RFC 3720, appendix B.4, and the customary check string. */
 static void test_known_answers(void **state)

@@ -3,14 +3,9 @@
 
 #include "base/err.h"
 #include "base/rand.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdlib.h>
-
-#include <cmocka.h>
 
 static bt_kv_frame_t only_frame(const bt_kv_bytes_t *out)
 {

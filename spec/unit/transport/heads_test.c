@@ -1,12 +1,6 @@
 /* Who takes which heads from whom: whatever the two numbers of ranks, each head that a receiver holds comes to it exactly once, from where the sender has it. */
 #include "transport/gateway/heads.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
+#include "unit.h"
 
 #define HEADS_MAX 24u
 #define RANKS_MAX 32u

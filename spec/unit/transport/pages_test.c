@@ -2,14 +2,9 @@
 #include "transport/agent/pages.h"
 
 #include "base/rand.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static uint32_t *make(uint32_t n, uint32_t step)
 {

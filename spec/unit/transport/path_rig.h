@@ -18,15 +18,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "base/clock.h"
 #include "transport/backends/backend.h"
+#include "unit.h"
 
 #define RIG_LINKS 4
 #define RIG_MEMS 8

@@ -2,15 +2,9 @@
 #include "transport/registry/registry_body.h"
 
 #include "base/err.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 #define MAX_RANKS 64
 

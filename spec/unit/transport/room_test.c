@@ -2,14 +2,9 @@
 #include "transport/agent/room.h"
 
 #include "base/err.h"
+#include "unit.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 /* Typed from the public header's picture, not from the table. */
 static bool may(int from, int to)

@@ -5,7 +5,6 @@
 #include "base/rand.h"
 
 #include <fcntl.h>
-#include <sys/un.h>
 
 #define MIB ((size_t) 1 << 20)
 

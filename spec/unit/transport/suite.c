@@ -2,7 +2,6 @@
 #include "suite.h"
 
 #include <poll.h>
-#include <stdio.h>
 #include <unistd.h>
 
 #define PAGES(...) ((const uint32_t[]){__VA_ARGS__})

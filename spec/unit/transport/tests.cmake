@@ -2,7 +2,7 @@
 
 add_library(spec_transport STATIC transport/fake_gateway.c transport/rig.c transport/suite.c)
 target_compile_options(spec_transport PRIVATE ${BT_WARNINGS})
-target_include_directories(spec_transport PUBLIC ${CMAKE_CURRENT_SOURCE_DIR}/transport)
+target_include_directories(spec_transport PUBLIC ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/transport)
 target_link_libraries(spec_transport PUBLIC bt_transport PkgConfig::cmocka)
 
 # One line per file, sorted.

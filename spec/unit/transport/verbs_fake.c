@@ -4,6 +4,7 @@
  * its status, moves the queue pair to the error state and flushes what stands behind it.
  */
 #include "transport/verbs_fake.h"
+#include "unit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,12 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #undef ibv_get_device_list
 #undef ibv_query_port

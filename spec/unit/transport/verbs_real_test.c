@@ -2,8 +2,6 @@
  * ("rxe0"). Skipped (77) where there is no device. Arguments: names of the groups to run; default: the ones that need no change of the network. */
 #include "transport/verbs_pair.h"
 
-#include "transport/backends/verbs/verbs_rail.h"
-
 static bt_kv_run_t runs[1024];
 static rig_batch_t batch, batches[64];
 

@@ -2,14 +2,10 @@
 #include "zmq/msgpack.h"
 
 #include "base/err.h"
+#include "unit.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h> /* needs setjmp.h, stdarg.h, stddef.h and stdint.h before it */
 
 #define BYTES(text) ((bt_str_t){text, sizeof(text) - 1})
 

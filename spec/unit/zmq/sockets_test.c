@@ -2,12 +2,10 @@
  * while all of that goes on, and even when libzmq does not. */
 #include "zmq/sockets.h"
 
-#include "base/err.h"
 #include "base/log.h"
 #include "loop/util.h"
 #include "zmq/sender.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 
 #define MANY 1500U
