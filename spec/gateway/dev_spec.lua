@@ -22,11 +22,7 @@ return { api = 2, name = "mine", version = "1", plan = plan }
 local f, folder
 
 local function write(text)
-  local path = folder .. "/mine.lua"
-  local file = assert(io.open(path .. ".tmp", "w"))
-  file:write(text)
-  file:close()
-  assert(os.rename(path .. ".tmp", path))
+  proc.replace(folder .. "/mine.lua", text)
 end
 
 local function start(flags)

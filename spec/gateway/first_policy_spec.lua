@@ -61,13 +61,6 @@ local function policy(...)
   return proc.run({ fleet.binary("BATON_BIN", "baton"), "policy", ... }, { name = "policy", seconds = 60 })
 end
 
-local function write(path, text)
-  local file = assert(io.open(path .. ".tmp", "w"))
-  file:write(text)
-  file:close()
-  assert(os.rename(path .. ".tmp", path))
-end
-
 -- MINE with a slip, and the line where it is.
 local function slip(case)
   local at, past = MINE:find(case[1], 1, true)
@@ -92,8 +85,8 @@ describe("a newcomer", function()
     assert(os.execute("mkdir " .. folder) == 0)
     local mine, spec = folder .. "/mine.lua", folder .. "/mine_spec.lua"
     assert.equal(0, (policy("new", "mine", folder)))
-    write(mine, MINE)
-    write(spec, MINE_SPEC)
+    proc.replace(mine, MINE)
+    proc.replace(spec, MINE_SPEC)
     local code, out, err = policy("check", mine)
     assert.equal(0, code, err)
     assert.equal("ok mine@1 (hooks: plan; params: long)\n", out)
@@ -104,11 +97,11 @@ describe("a newcomer", function()
     -- The gateway runs already, with a policy of that name which is not theirs.
     local served = folder .. "/served"
     assert(os.execute("mkdir " .. served) == 0)
-    write(served .. "/mine.lua", (MINE:gsub('version = "1"', 'version = "0"')))
+    proc.replace(served .. "/mine.lua", (MINE:gsub('version = "1"', 'version = "0"')))
     f = fleet.start({ workers = { "role=prefill,ttft=1", DECODE, DECODE },
       flags = { "--vllm-pd-disaggregation", "--policy-dir", served, "--policy", "mine" } })
     assert.equal("mine@0", f:post(PATH, BODY):header("x-baton-policy"))
-    write(served .. "/mine.lua", MINE)
+    proc.replace(served .. "/mine.lua", MINE)
     eventually(function()
       local seen = f:post(PATH, BODY):header("x-baton-policy")
       return seen == "mine@1", seen
@@ -117,14 +110,14 @@ describe("a newcomer", function()
     for i, case in ipairs(SLIPS) do
       local text, line = slip(case)
       local place = ("mine.lua:%d: "):format(line)
-      write(mine, text)
+      proc.replace(mine, text)
       code, out, err = policy("check", mine)
       assert.equal(2, code, out)
       assert.equal("", out)
       assert.truthy(err:find(folder .. "/" .. place, 1, true), err)
       assert.truthy(err:find(case[3], 1, true), err)
 
-      write(served .. "/mine.lua", text)
+      proc.replace(served .. "/mine.lua", text)
       local row = eventually(function()
         local now = json.decode(http.get(f.admin_port, "/policies").body).pools[1]
         return type(now.error) == "string" and now.error:find(place, 1, true) and now, now.error
@@ -136,7 +129,7 @@ describe("a newcomer", function()
       assert.equal("mine@1", answer:header("x-baton-policy"))
     end
     assert.equal(#SLIPS, f:metric('baton_policy_reloads_total{result="refused"}'))
-    write(served .. "/mine.lua", (MINE:gsub('version = "1"', 'version = "2"')))
+    proc.replace(served .. "/mine.lua", (MINE:gsub('version = "1"', 'version = "2"')))
     eventually(function()
       local seen = f:post(PATH, BODY):header("x-baton-policy")
       return seen == "mine@2", seen

@@ -138,10 +138,7 @@ describe("legs of mooncake", function()
         assert.equal(by_id[transfer_id(d)], d.headers["x-request-id"])
         assert.is_nil(json.raw(d.body, "n"))
       end
-      assert.same({
-        fleet.expect("one prompt", 3, { seed = 5 }), fleet.expect("one prompt", 3, { seed = 6 }),
-        fleet.expect("another", 3, { seed = 5 }), fleet.expect("another", 3, { seed = 6 }),
-      }, texts.of(COMPLETIONS, answer))
+      common.check_samples(answer)
     end)
   end
 
@@ -154,11 +151,7 @@ describe("legs of mooncake", function()
     assert.same({ fleet.expect("short", 1) }, texts.of(COMPLETIONS, answer))
   end)
 
-  local ORDINARY = {
-    path = COMPLETIONS,
-    body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-    bare = '{"prompt":"ordinary words"}',
-  }
+  local ORDINARY = common.ORDINARY
   local function get()
     return f
   end

@@ -157,17 +157,10 @@ for _, mode in ipairs(MODES) do
       end
       assert.equal(4, #seen.prefill)
       assert.same({}, ids)
-      assert.same({
-        fleet.expect("one prompt", 3, { seed = 5 }), fleet.expect("one prompt", 3, { seed = 6 }),
-        fleet.expect("another", 3, { seed = 5 }), fleet.expect("another", 3, { seed = 6 }),
-      }, texts.of("/v1/completions", answer))
+      common.check_samples(answer)
     end)
 
-    local ORDINARY = {
-      path = "/v1/completions",
-      body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-      bare = '{"prompt":"ordinary words"}',
-    }
+    local ORDINARY = common.ORDINARY
     local function get()
       return f
     end

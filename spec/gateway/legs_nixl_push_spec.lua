@@ -10,6 +10,8 @@ local legs = require("gateway.support.legs")
 local proc = require("gateway.support.proc")
 local texts = require("gateway.support.texts")
 
+local with_id = legs.with_id
+
 local ASKED = '{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
   .. '"remote_host":null,"remote_port":null}'
 
@@ -34,14 +36,6 @@ local f
 local function told(id)
   return ('{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":"p0","remote_host":"127.0.0.1",'
     .. '"remote_port":%d,"tp_size":1,"pp_size":1,"remote_request_id":"%s"}'):format(f.workers.p0.second, id)
-end
-
--- vLLM's /v1/responses takes its id from the body, not from the header.
-local function with_id(route, id, members)
-  if route.path == "/v1/responses" then
-    members.request_id = json.encode("resp_" .. id)
-  end
-  return members
 end
 
 -- A policy that wants what a configured pair does not do by itself.
@@ -125,17 +119,10 @@ describe("legs of nixl_push, all configured", function()
     end
     table.sort(ids)
     assert.same({ "push-0", "push-1", "push-2", "push-3" }, ids)
-    assert.same({
-      fleet.expect("one prompt", 3, { seed = 5 }), fleet.expect("one prompt", 3, { seed = 6 }),
-      fleet.expect("another", 3, { seed = 5 }), fleet.expect("another", 3, { seed = 6 }),
-    }, texts.of("/v1/completions", answer))
+    common.check_samples(answer)
   end)
 
-  local ORDINARY = {
-    path = "/v1/completions",
-    body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-    bare = '{"prompt":"ordinary words"}',
-  }
+  local ORDINARY = common.ORDINARY
   local OURS = { "kv_transfer_params" }
   local function get()
     return f

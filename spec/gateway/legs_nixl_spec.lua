@@ -10,6 +10,8 @@ local legs = require("gateway.support.legs")
 local proc = require("gateway.support.proc")
 local texts = require("gateway.support.texts")
 
+local with_id = legs.with_id
+
 local ASKED = '{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
   .. '"remote_host":null,"remote_port":null}'
 
@@ -76,14 +78,6 @@ local ROUTES = {
 local function body_of(route, more)
   return '{ "model" : "sim",' .. route.prompt .. "," .. ODD .. "," .. route.tokens .. (more and "," .. more or "")
     .. " }"
-end
-
--- vLLM's /v1/responses takes its id from the body, not from the header.
-local function with_id(route, id, members)
-  if route.path == "/v1/responses" then
-    members.request_id = json.encode("resp_" .. id)
-  end
-  return members
 end
 
 -- What a plain engine must be sent to name the answer as our legs do.
@@ -204,11 +198,7 @@ describe("legs of nixl", function()
     end
   end)
 
-  local ORDINARY = {
-    path = "/v1/completions",
-    body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-    bare = '{"prompt":"ordinary words"}',
-  }
+  local ORDINARY = common.ORDINARY
   local OURS = { prefill = { "kv_transfer_params" }, decode = { "kv_transfer_params" } }
   local function get()
     return f

@@ -9,6 +9,8 @@ local legs = require("gateway.support.legs")
 local proc = require("gateway.support.proc")
 local texts = require("gateway.support.texts")
 
+local with_id = legs.with_id
+
 local PROMPT = "Stored at prefill, fetched by decode, one two three four five six seven eight nine ten."
 local COMPLETIONS = "/v1/completions"
 
@@ -46,14 +48,6 @@ end
 
 local function kv_id(entry, key)
   return json.decode(json.raw(entry.body, "kv_transfer_params", key, "kv_request_id"))
-end
-
--- vLLM's /v1/responses takes its id from the body, not from the header.
-local function with_id(route, id, members)
-  if route.path == "/v1/responses" then
-    members.request_id = json.encode("resp_" .. id)
-  end
-  return members
 end
 
 describe("legs of offloading_p2p", function()
@@ -113,19 +107,12 @@ describe("legs of offloading_p2p", function()
         assert.equal(by_id[kv_id(d, "remote_prefiller")], d.headers["x-request-id"])
         assert.is_nil(json.raw(d.body, "n"))
       end
-      assert.same({
-        fleet.expect("one prompt", 3, { seed = 5 }), fleet.expect("one prompt", 3, { seed = 6 }),
-        fleet.expect("another", 3, { seed = 5 }), fleet.expect("another", 3, { seed = 6 }),
-      }, texts.of(COMPLETIONS, answer))
+      common.check_samples(answer)
       assert.equal(0, f:state("p0").held_kv_requests)
     end)
   end
 
-  local ORDINARY = {
-    path = COMPLETIONS,
-    body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-    bare = '{"prompt":"ordinary words"}',
-  }
+  local ORDINARY = common.ORDINARY
   local OURS = { "kv_transfer_params" }
   local function get()
     return f

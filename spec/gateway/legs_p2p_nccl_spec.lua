@@ -97,10 +97,7 @@ describe("legs of p2p_nccl", function()
     for _, p in ipairs(seen.prefill) do
       assert.is_true(ids[check_id(p)])
     end
-    assert.same({
-      fleet.expect("one prompt", 3, { seed = 5 }), fleet.expect("one prompt", 3, { seed = 6 }),
-      fleet.expect("another", 3, { seed = 5 }), fleet.expect("another", 3, { seed = 6 }),
-    }, texts.of("/v1/completions", answer))
+    common.check_samples(answer)
   end)
 
   it("never says an id twice, and takes none from a client", function()
@@ -117,11 +114,7 @@ describe("legs of p2p_nccl", function()
     assert.same({ prefill = {}, decode = {}, hybrid = {}, encode = {} }, f:legs("/v1/responses"))
   end)
 
-  local ORDINARY = {
-    path = "/v1/completions",
-    body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-    bare = '{"prompt":"ordinary words"}',
-  }
+  local ORDINARY = common.ORDINARY
   local function get()
     return f
   end

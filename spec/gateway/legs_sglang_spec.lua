@@ -329,11 +329,7 @@ describe("legs of sglang", function()
     assert.equal(0, f:state("p0").rooms)
   end)
 
-  local ORDINARY = {
-    path = "/v1/completions",
-    body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-    bare = '{"prompt":"ordinary words"}',
-  }
+  local ORDINARY = common.ORDINARY
   local OURS = { "bootstrap_host", "bootstrap_port", "bootstrap_room", "rid" }
   local function get()
     return f

@@ -76,17 +76,10 @@ for _, connector in ipairs({ "ExampleConnector", "PyNcclConnector" }) do
         assert.is_nil(json.raw(d.body, "n"))
         assert.is_nil(json.raw(d.body, "kv_transfer_params"))
       end
-      assert.same({
-        fleet.expect("one prompt", 3, { seed = 5 }), fleet.expect("one prompt", 3, { seed = 6 }),
-        fleet.expect("another", 3, { seed = 5 }), fleet.expect("another", 3, { seed = 6 }),
-      }, texts.of("/v1/completions", answer))
+      common.check_samples(answer)
     end)
 
-    local ORDINARY = {
-      path = "/v1/completions",
-      body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-      bare = '{"prompt":"ordinary words"}',
-    }
+    local ORDINARY = common.ORDINARY
     local function get()
       return f
     end

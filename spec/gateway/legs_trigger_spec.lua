@@ -10,6 +10,8 @@ local legs = require("gateway.support.legs")
 local proc = require("gateway.support.proc")
 local texts = require("gateway.support.texts")
 
+local with_id = legs.with_id
+
 local CALL_KEYS = {
   "token_ids", "request_id", "do_remote_prefill", "do_remote_decode", "remote_block_ids", "remote_block_size",
   "remote_engine_id", "remote_host", "remote_port", "remote_tp_size", "remote_pcp_size", "remote_dcp_size",
@@ -63,14 +65,6 @@ local DIALECTS = {
 local function body_of(route, more)
   return '{ "model" : "sim",' .. route.prompt .. "," .. ODD .. "," .. route.tokens .. (more and "," .. more or "")
     .. " }"
-end
-
--- vLLM's /v1/responses takes its id from the body, not from the header.
-local function with_id(route, id, members)
-  if route.path == "/v1/responses" then
-    members.request_id = json.encode("resp_" .. id)
-  end
-  return members
 end
 
 local function start(engine, workers, flags)
@@ -196,11 +190,7 @@ for _, dialect in ipairs(DIALECTS) do
       assert.truthy(story:find("decode called at ", 1, true), story)
     end)
 
-    local ORDINARY = {
-      path = "/v1/completions",
-      body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
-      bare = '{"prompt":"ordinary words"}',
-    }
+    local ORDINARY = common.ORDINARY
     local OURS = { prefill = { "kv_transfer_params" }, decode = { "kv_transfer_params" } }
     local function get()
       return f

@@ -6,7 +6,7 @@ local http = require("gateway.support.http")
 local policy_files = require("gateway.support.policy_files")
 local proc = require("gateway.support.proc")
 
-local BROKEN, policy, replace = policy_files.BROKEN, policy_files.policy, policy_files.replace
+local BROKEN, policy, replace = policy_files.BROKEN, policy_files.policy, proc.replace
 local BODY = '{"model":"sim","prompt":"hello there","max_tokens":4}'
 local PATH = "/v1/completions"
 -- Streams that outlast a spec, and some that end in it.

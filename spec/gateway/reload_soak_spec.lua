@@ -40,11 +40,7 @@ local BROKEN = { "return {", "return { api = 2, name = 'mine', version = '0' }",
   (policy("0"):gsub("view.hybrid", "view.singel")) }
 
 local function replace(text)
-  local path = folder .. "/mine.lua"
-  local file = assert(io.open(path .. ".tmp", "w"))
-  file:write(text)
-  file:close()
-  assert(os.rename(path .. ".tmp", path))
+  proc.replace(folder .. "/mine.lua", text)
 end
 
 -- The policy that decided about one request over a kept connection.

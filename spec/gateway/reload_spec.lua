@@ -9,7 +9,7 @@ local json = require("gateway.support.json")
 local policy_files = require("gateway.support.policy_files")
 local proc = require("gateway.support.proc")
 
-local BROKEN, policy, replace = policy_files.BROKEN, policy_files.policy, policy_files.replace
+local BROKEN, policy, replace = policy_files.BROKEN, policy_files.policy, proc.replace
 local BODY = '{"model":"sim","prompt":"hello there","max_tokens":4}'
 local PATH = "/v1/completions"
 

@@ -14,13 +14,8 @@ local f, folder, config_path
 
 -- ---- files ----
 
--- As an editor does: a new file takes the name.
 local function replace(name, text)
-  local path = folder .. "/" .. name
-  local file = assert(io.open(path .. ".tmp", "w"))
-  file:write(text)
-  file:close()
-  assert(os.rename(path .. ".tmp", path))
+  proc.replace(folder .. "/" .. name, text)
 end
 
 local function overwrite(path, text)

@@ -13,13 +13,8 @@ local RULE = '{ name = "try", shadow = { policy = "candidate"%s } }'
 
 local f, folder
 
--- As an editor does: a new file takes the name.
 local function replace(name, text)
-  local path = folder .. "/" .. name
-  local file = assert(io.open(path .. ".tmp", "w"))
-  file:write(text)
-  file:close()
-  assert(os.rename(path .. ".tmp", path))
+  proc.replace(folder .. "/" .. name, text)
 end
 
 -- Always this worker of the pool; `first` runs before it. The self-test asks for another model than "sim".

@@ -29,11 +29,7 @@ return { api = 2, name = "mine", version = "%s",
 end
 
 local function replace(text)
-  local path = folder .. "/mine.lua"
-  local file = assert(io.open(path .. ".tmp", "w"))
-  file:write(text)
-  file:close()
-  assert(os.rename(path .. ".tmp", path))
+  proc.replace(folder .. "/mine.lua", text)
 end
 
 local function new_folder(text)

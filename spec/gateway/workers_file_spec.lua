@@ -11,13 +11,9 @@ local BODY = '{"model":"sim","prompt":"hello there","max_tokens":3}'
 describe("baton run --workers-file", function()
   local sim, gateway, port, admin_port, path
 
-  -- As an editor does it: another file takes the name.
   local function write(text)
     path = path or proc.path("workers.lua")
-    local file = assert(io.open(path .. ".tmp", "w"))
-    file:write(text)
-    file:close()
-    assert(os.rename(path .. ".tmp", path))
+    proc.replace(path, text)
   end
 
   local function names(...)

@@ -1,16 +1,24 @@
 -- common.lua - what holds on both legs of every dialect; each function defines specs for a fleet.
 --
--- get: a function that returns the running fleet. ask: { path =, body =, bare = }: an ordinary request, and one with
--- nothing but its prompt.
+-- get: a function that returns the running fleet. ask: { path =, body =, bare = }: a request, and one with nothing but
+-- its prompt.
 
 local assert = require("luassert")
 local eventually = require("gateway.support.eventually")
+local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local it = require("busted").it
 local json = require("gateway.support.json")
 local legs_of = require("gateway.support.legs")
+local texts = require("gateway.support.texts")
 
 local common = {}
+
+common.ORDINARY = {
+  path = "/v1/completions",
+  body = '{"model":"sim","prompt":"ordinary words","max_tokens":3}',
+  bare = '{"prompt":"ordinary words"}',
+}
 
 local UUID = "^%x%x%x%x%x%x%x%x%-%x%x%x%x%-4%x%x%x%-[89ab]%x%x%x%-%x%x%x%x%x%x%x%x%x%x%x%x$"
 
@@ -22,6 +30,14 @@ local function both(legs)
     end
   end
   return out
+end
+
+-- The answer to two samples (seed 5) of "one prompt" and of "another", three tokens each.
+function common.check_samples(answer)
+  assert.same({
+    fleet.expect("one prompt", 3, { seed = 5 }), fleet.expect("one prompt", 3, { seed = 6 }),
+    fleet.expect("another", 3, { seed = 5 }), fleet.expect("another", 3, { seed = 6 }),
+  }, texts.of("/v1/completions", answer))
 end
 
 function common.headers(get, ask)

@@ -355,6 +355,26 @@ function faults.check_row(f, row)
   assert.same(row.guilty and asked or {}, guilt)
 end
 
+-- Decode's stream breaks after its first event, by rst or fin: the client is told, and only that worker is blamed.
+-- wait: faults.wait_idle or wait_quiet. Returns what the client got of the text.
+function faults.check_broken_stream(f, fault, wait)
+  local before = faults.outcomes(f)
+  local id = faults.new_id()
+  f:mark()
+  local answer = f:post("/v1/completions", faults.body({ stream = true }),
+    { ["X-Sim-Fault"] = fault .. ":3@decode", ["X-Request-Id"] = id })
+  assert.equal(200, answer.status)
+  faults.assert_not_whole(answer)
+  local text = faults.text_of(answer, true)
+  assert.equal(faults.expected():sub(1, #text), text)
+  wait(f)
+  local legs = faults.legs_of(f, id)
+  assert.equal(1, #legs.prefill, "never tried again after the first byte")
+  assert.equal(1, #legs.decode)
+  assert.same({ [legs.decode[1].worker] = 1 }, faults.guilt(f, before))
+  return text
+end
+
 -- One worker is sick three times, a dozen clients at once: all are served, with as many more attempts as faults.
 function faults.check_sick_worker(f, order, stream)
   local sick = order.role .. "0"

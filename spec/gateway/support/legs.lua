@@ -98,6 +98,14 @@ function legs.one_token(path, client, added, set)
   return change
 end
 
+-- vLLM's /v1/responses takes its id from the body, not from the header.
+function legs.with_id(route, id, members)
+  if route.path == "/v1/responses" then
+    members.request_id = json.encode("resp_" .. id)
+  end
+  return members
+end
+
 -- The one entry of a list, or a failure that shows how many there are.
 function legs.one(list)
   assert.equal(1, #list, "legs of this role")

@@ -3,14 +3,6 @@
 
 local policy_files = {}
 
--- As an editor does: a new file takes the name.
-function policy_files.replace(path, text)
-  local file = assert(io.open(path .. ".tmp", "w"))
-  file:write(text)
-  file:close()
-  assert(os.rename(path .. ".tmp", path))
-end
-
 -- Its version is what the answers show.
 function policy_files.policy(version, plan)
   return ([[

@@ -75,6 +75,14 @@ function proc.write(name, text)
   return path
 end
 
+-- As an editor does: a new file takes the name.
+function proc.replace(path, text)
+  local file = assert(io.open(path .. ".tmp", "w"))
+  file:write(text)
+  file:close()
+  assert(os.rename(path .. ".tmp", path))
+end
+
 function proc.read(path)
   local file = io.open(path, "r")
   if not file then
