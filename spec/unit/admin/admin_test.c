@@ -30,7 +30,6 @@ static void start(const char *key, bool metrics_only)
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 1);
     assert_int_equal(bt_loop_init(&loop, BT_LOOP_CONTROL), 0);
     rig.dispatchers[0]->loop = &loop;
@@ -41,7 +40,6 @@ static int open_rig(void **state)
 
 static int close_rig(void **state)
 {
-    (void) state;
     client_close(&client);
     if (!closed)
         bt_admin_close(admin, on_closed, &closed);
@@ -63,7 +61,6 @@ static unsigned call(const char *method, const char *target, const char *headers
 
 static void test_metrics_and_requests(void **state)
 {
-    (void) state;
     start(NULL, false);
     set_up(rig_add(&rig, BT_ROLE_HYBRID, "w0", "http://127.0.0.1:1", NULL));
     assert_int_equal(call("GET", "/metrics", "", ""), 200);
@@ -79,7 +76,6 @@ static void test_a_room(void **state)
     uint64_t room;
     char path[64];
 
-    (void) state;
     start(NULL, false);
     assert_int_equal(bt_rooms_init(&rig.dispatchers[0]->rooms, 0), 0);
     assert_int_equal(bt_rooms_open(&rig.dispatchers[0]->rooms, 1, 0, NULL, &room), 0);
@@ -92,7 +88,6 @@ static void test_a_room(void **state)
 
 static void test_workers_over_the_wire(void **state)
 {
-    (void) state;
     start(NULL, false);
     assert_int_equal(
         call("POST", "/workers", "", "{\"url\":\"http://127.0.0.1:1\",\"name\":\"x\"}"), 201);
@@ -106,7 +101,6 @@ static void test_workers_over_the_wire(void **state)
 
 static void test_the_key(void **state)
 {
-    (void) state;
     start("sesame", false);
     static const char *const wrong[] = {"",
                                         "Authorization: Bearer sesam\r\n",
@@ -126,7 +120,6 @@ static void test_the_key(void **state)
 
 static void test_beyond_loopback_without_a_key(void **state)
 {
-    (void) state;
     start(NULL, true);
     assert_int_equal(call("GET", "/metrics", "", ""), 200);
     assert_int_equal(call("POST", "/add_worker?url=http://127.0.0.1:2", "", ""), 403);
@@ -135,7 +128,6 @@ static void test_beyond_loopback_without_a_key(void **state)
 
 static void test_pages_of_other_origins(void **state)
 {
-    (void) state;
     start(NULL, false);
     assert_int_equal(
         call("POST", "/add_worker?url=http://127.0.0.1:2", "Origin: http://evil.example\r\n", ""),
@@ -155,7 +147,6 @@ static void test_a_large_body_is_refused(void **state)
 {
     char *body = malloc(BT_ADMIN_BODY_MAX + 2);
 
-    (void) state;
     start(NULL, false);
     memset(body, ' ', BT_ADMIN_BODY_MAX + 1);
     body[BT_ADMIN_BODY_MAX + 1] = '\0';
@@ -173,7 +164,6 @@ static void test_a_client_that_leaves(void **state)
 {
     bt_loop_t still; /* never turned, so it never answers */
 
-    (void) state;
     assert_int_equal(bt_loop_init(&still, 0), 0);
     rig.dispatchers[0]->loop = &still;
     start(NULL, false);
@@ -190,7 +180,6 @@ static void test_close_while_asking(void **state)
 {
     bt_loop_t still;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&still, 0), 0);
     rig.dispatchers[0]->loop = &still;
     start(NULL, false);
@@ -228,7 +217,6 @@ static void test_rows_of_many_turns(void **state)
 {
     char *body;
 
-    (void) state;
     start(NULL, false);
     rig_set_many(&rig, 100);
     client_send(&client, "GET", "/metrics", "", "");
@@ -252,7 +240,6 @@ static void test_rows_wait_for_their_reader(void **state)
 {
     uint64_t before;
 
-    (void) state;
     start(NULL, false);
     rig_set_many(&rig, 10000);
     before = bt_mem_total_bytes();

@@ -13,7 +13,6 @@ static bt_admin_reply_t reply;
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 2);
     memset(facts, 0, sizeof facts);
     for (unsigned i = 0; i < 3; i++)
@@ -24,7 +23,6 @@ static int open_rig(void **state)
 
 static int close_rig(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 3; i++)
         bt_text_fini(&facts[i].rows);
     bt_reply_fini(&reply);
@@ -55,7 +53,6 @@ static void test_the_route(void **state)
 {
     char long_id[200] = "/explain/";
 
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/admin/explain/req-1", NULL), 200);
     assert_int_equal(rig.state, BT_WANTS_RECORD);
     assert_string_equal(rig.reply.name, "req-1");
@@ -83,7 +80,6 @@ static void test_the_route(void **state)
 
 static void test_the_newest_line(void **state)
 {
-    (void) state;
     say(0, "{\"v\":1,\"at\":\"2026-01-31T12:00:00.100Z\",\"n\":1}");
     say(2, "{\"v\":1,\"at\":\"2026-01-31T12:00:00.099Z\",\"n\":2}");
     answer(false);
@@ -94,7 +90,6 @@ static void test_the_newest_line(void **state)
 
 static void test_no_record(void **state)
 {
-    (void) state;
     answer(false);
     assert_int_equal(reply.status, 404);
     said_part("each of the 3 loops keeps the last 1024 requests");
@@ -104,7 +99,6 @@ static void test_no_record(void **state)
 
 static void test_a_late_loop(void **state)
 {
-    (void) state;
     facts[1].answered = false;
     say(1, "{\"being\":\"writt"); /* not to be looked at */
     answer(false);
@@ -147,7 +141,6 @@ static const char handoff[] =
 
 static void test_a_story(void **state)
 {
-    (void) state;
     say(0, handoff);
     answer(true);
     assert_int_equal(reply.status, 200);
@@ -173,7 +166,6 @@ static void test_a_story(void **state)
 
 static void test_a_room_that_changed_hands(void **state)
 {
-    (void) state;
     say(0, "{\"v\":1,\"id\":\"req-1\",\"at\":\"2026-01-31T12:00:00.000Z\",\"path\":\"/v1/"
            "completions\",\"stream\":false,\"decided_by\":\"policy\",\"policy\":\"least_load\","
            "\"attempts\":[{\"n\":1,\"kind\":\"bootstrap\",\"prefill\":\"p2\",\"decode\":\"d1\","
@@ -188,7 +180,6 @@ static void test_a_room_that_changed_hands(void **state)
 
 static void test_short_stories(void **state)
 {
-    (void) state;
     say(0, "{\"v\":1,\"id\":\"req-1\",\"at\":\"2026-01-31T12:00:00.000Z\",\"path\":\"/v1/"
            "completions\",\"stream\":"
            "false,\"decided_by\":\"nobody\",\"why\":\"no usable "
@@ -254,7 +245,6 @@ static void test_every_loop_is_asked(void **state)
     bt_gather_t *g;
     char long_id[BT_GATHER_ID_MAX + 1];
 
-    (void) state;
     told = 0;
     assert_int_equal(bt_loop_init(&control, BT_LOOP_CONTROL), 0);
     for (unsigned i = 0; i < 2; i++)
@@ -286,7 +276,6 @@ static void test_every_loop_is_asked(void **state)
 
 static void test_the_route_of_the_list(void **state)
 {
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/admin/explain", NULL), 200);
     assert_int_equal(rig.state, BT_WANTS_RECORD);
     assert_string_equal(rig.reply.name, "");
@@ -305,7 +294,6 @@ static void test_the_route_of_the_list(void **state)
 /* Two loops, one of them late: the newest of those that answered, by arrival. */
 static void test_the_list(void **state)
 {
-    (void) state;
     facts[1].answered = false;
     say(0, "{\"id\":\"c\",\"at\":\"2026-01-31T12:00:00.300Z\",\"status\":200,\"n\":1}\n"
            "{\"id\":\"a\",\"at\":\"2026-01-31T12:00:00.100Z\",\"status\":0}\n");
@@ -322,7 +310,6 @@ static void test_the_list(void **state)
 
 static void test_the_list_in_words(void **state)
 {
-    (void) state;
     facts[2].answered = false;
     say(0, handoff);
     say(0, "\n{\"id\":\"a\",\"at\":\"2026-01-31T11:00:00.000Z\",\"status\":0}\n");

@@ -20,7 +20,6 @@ static int open_rig(void **state)
     char err[256] = "";
     bt_fleet_config_t config = {.space = "admin", .replica = "me", .admin_url = "http://a:1"};
 
-    (void) state;
     rig_open(&rig, 1);
     bt_text_init(&out);
     assert_int_equal(bt_loop_init(&loop, BT_LOOP_CONTROL), 0);
@@ -42,7 +41,6 @@ static int close_rig(void **state)
 {
     bool is_closed = false, is_gone = false;
 
-    (void) state;
     bt_fleet_close(fleet, on_gone, &is_closed);
     bt_store_client_free(client, on_gone, &is_gone);
     TURN_UNTIL(&loop, is_closed && is_gone);
@@ -55,7 +53,6 @@ static int close_rig(void **state)
 
 static void test_alone(void **state)
 {
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/fleet", NULL), 404);
     assert_said(&rig, "this gateway is alone: --redis-url makes it one of a fleet");
     assert_json(bt_text_str(&rig.reply.body));
@@ -63,7 +60,6 @@ static void test_alone(void **state)
 
 static void test_fleet(void **state)
 {
-    (void) state;
     rig.config.fleet = fleet;
     assert_int_equal(ask(&rig, "GET", "/fleet", NULL), 200);
     assert_json(bt_text_str(&rig.reply.body));
@@ -91,7 +87,6 @@ static void test_fleet(void **state)
 /* One change through the API is one row that is shared, drained or not. */
 static void test_workers_that_are_told(void **state)
 {
-    (void) state;
     rig.config.fleet = fleet;
     assert_int_equal(
         ask(&rig, "POST", "/workers", "{\"url\":\"http://127.0.0.1:1\",\"name\":\"w\"}"), 201);
@@ -114,7 +109,6 @@ static void test_whether_the_others_are_told(void **state)
 {
     static const char worker[] = "{\"url\":\"http://127.0.0.1:1\",\"name\":\"w\"}";
 
-    (void) state;
     for (unsigned i = 0; i < 2; i++) {
         const char *end = i == 0 ? "}\n" : ",\"fleet\":\"told\"}\n";
         char wanted[128];
@@ -141,7 +135,6 @@ static void test_a_drain_without_a_worker(void **state)
 {
     bt_worker_t *w = rig_add(&rig, BT_ROLE_HYBRID, "w", "http://127.0.0.1:1", NULL);
 
-    (void) state;
     rig.config.fleet = fleet;
     (void) bt_fleet_worker_drained(fleet, "default", w, true);
     (void) bt_fleet_worker_drained(fleet, "other", w, true); /* not of this pool here */
@@ -183,7 +176,6 @@ static void assert_line(const char *line)
 
 static void test_metrics_of_what_is_there(void **state)
 {
-    (void) state;
     write_metrics(NULL, NULL);
     assert_line("\nbaton_store_state{state=\"up\"} 1\n");
     assert_null(strstr(out.data, "baton_fleet_"));
@@ -221,7 +213,6 @@ static void test_metrics_of_limits(void **state)
     bt_quota_stats_t s;
     char line[80];
 
-    (void) state;
     assert_int_equal(bt_quotas_new(&quotas, "admin"), 0);
     assert_int_equal(bt_quota_client_new(&room, quotas, client, &loop), 0);
     write_metrics(NULL, quotas);

@@ -28,7 +28,6 @@ static void start_loop(unsigned i)
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 2);
     assert_int_equal(bt_loop_init(&control, BT_LOOP_CONTROL), 0);
     for (unsigned i = 0; i < 2; i++) {
@@ -43,7 +42,6 @@ static int open_rig(void **state)
 /* Ends loops first: mail that was late comes home to the control loop then, and everything is freed. */
 static int close_rig(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 2; i++) {
         if (threads[i] != 0) {
             bt_loop_stop(&rig.loops[i]);
@@ -82,7 +80,6 @@ static void test_all_loops_answer(void **state)
 {
     bt_request_t *r = calloc(1, sizeof *r);
 
-    (void) state;
     r->id = "req-1";
     r->route = BT_ROUTE_CHAT;
     r->start_us = bt_clock_us();
@@ -106,7 +103,6 @@ static void test_of_100000_only_the_oldest_are_looked_at(void **state)
     bt_list_t *wall = mmap(NULL, (size_t) page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     bt_dispatcher_t *d = rig.dispatchers[0];
 
-    (void) state;
     assert_non_null(all);
     assert_true(wall != MAP_FAILED);
     for (unsigned i = 0; i <= SHOWN; i++) {
@@ -173,7 +169,6 @@ static void test_whose_a_room_is(void **state)
         .task = &task, .id = "req-1-a2", .number = 2, .pair = {.prefill = p, .decode = d}};
     uint64_t room, other;
 
-    (void) state;
     r->id = "req-1";
     r->route = BT_ROUTE_CHAT;
     r->start_us = a.start_us = bt_clock_us();
@@ -205,7 +200,6 @@ static void test_whose_a_room_is(void **state)
 
 static void test_a_late_loop_is_named(void **state)
 {
-    (void) state;
     start_loop(0); /* the other one does not run */
     gather(200);
     TURN_UNTIL(&control, told == 1);
@@ -219,7 +213,6 @@ static void test_a_late_loop_is_named(void **state)
 
 static void test_cancel(void **state)
 {
-    (void) state;
     bt_gather_cancel(gather(1));
     start_loop(0);
     start_loop(1);
@@ -231,7 +224,6 @@ static void test_cancel(void **state)
 
 static void test_no_loops(void **state)
 {
-    (void) state;
     rig.shared.dispatcher_count = 0;
     gather(60000);
     assert_int_equal(told, 0); /* never from inside */

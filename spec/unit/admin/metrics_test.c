@@ -12,7 +12,6 @@ static bt_text_t out;
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 2);
     bt_text_init(&out);
     return 0;
@@ -20,7 +19,6 @@ static int open_rig(void **state)
 
 static int close_rig(void **state)
 {
-    (void) state;
     bt_text_fini(&out);
     rig_close(&rig);
     return 0;
@@ -69,7 +67,6 @@ static void has_not(const char *part)
 
 static void test_an_idle_gateway(void **state)
 {
-    (void) state;
     scrape();
     has("baton_build_info{version=\"1.2.3\"} 1");
     has("baton_sandbox{layer=\"landlock\"} 0");
@@ -85,7 +82,6 @@ static void test_loops_are_summed(void **state)
 {
     bt_stats_t *a = &rig.dispatchers[0]->stats, *b = &rig.dispatchers[1]->stats;
 
-    (void) state;
     bt_stats_inc(a, retries);
     bt_stats_inc(b, retries);
     bt_stats_inc(b, requests[BT_ROUTE_CHAT][200]);
@@ -113,7 +109,6 @@ static void test_rows_of_models_are_summed(void **state)
                                      {.pool = "default", .model = "m", .operation = "embeddings"},
                                      {.pool = "default", .model = "a\"b"}};
 
-    (void) state;
     for (unsigned i = 0; i < 3; i++) {
         atomic_store(&rig.dispatchers[i % 2]->model_stats.rows[i / 2], &rows[i]);
         bt_stats_add_(&rows[i].requests[BT_MODEL_OK], i + 1);
@@ -156,7 +151,6 @@ static void test_names_of_the_gen_ai_conventions(void **state)
         {.pool = "default", .model = "reranker"},
     };
 
-    (void) state;
     for (unsigned i = 0; i < 4; i++) {
         atomic_store(&rig.dispatchers[i % 2]->model_stats.rows[i / 2], &rows[i]);
         bt_histogram_note(&rows[i].duration, 3000000, 1);
@@ -180,7 +174,6 @@ static void test_names_of_the_gen_ai_conventions(void **state)
 
 static void test_every_counter_and_histogram_is_there(void **state)
 {
-    (void) state;
     scrape();
 #define HAS_COUNTER(name, help) has("# TYPE baton_" #name "_total counter");
     BT_COUNTER_MAP(HAS_COUNTER)
@@ -196,7 +189,6 @@ static void test_every_counter_and_histogram_is_there(void **state)
 
 static void test_a_late_loop_is_left_out(void **state)
 {
-    (void) state;
     atomic_store(&rig.loops[1].connections, 7);
     scrape();
     has("baton_live_requests{loop=\"0\"} 3");
@@ -216,7 +208,6 @@ static void test_workers(void **state)
     bt_worker_t *p = rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8000", "NixlConnector");
     bt_worker_t *d = rig_add(&rig, BT_ROLE_DECODE, "d0", "http://127.0.0.1:8001", "NixlConnector");
 
-    (void) state;
     set_up(p);
     set_up(d);
     atomic_store(&bt_worker_total(p, BT_PHASE_PREFILL)->tokens, 123);
@@ -257,7 +248,6 @@ static void test_workers(void **state)
 
 static void test_hostile_connectors(void **state)
 {
-    (void) state;
     set_up(
         rig_add(&rig, BT_ROLE_HYBRID, "w0", "http://127.0.0.1:8000", "x\"} 1\nbaton_fake 1\\\xff"));
     rig_add(&rig, BT_ROLE_HYBRID, "w1", "http://127.0.0.1:8001", "\xe2\x82");
@@ -276,7 +266,6 @@ static void test_many_workers_take_many_turns(void **state)
     unsigned turns = 0;
     bool is_last = false;
 
-    (void) state;
     rig_set_many(&rig, MANY);
     while (!bt_metrics_workers(&p, bt_registry_current(rig.registry), 1, &place, SIZE_MAX))
         ;
@@ -307,7 +296,6 @@ static void test_a_family_is_declared_once(void **state)
     bt_prom_t p = {.out = &piece};
     bool is_last = false;
 
-    (void) state;
     rig_set_many(&rig, 3);
     scrape();
     bt_text_init(&all);

@@ -41,7 +41,6 @@ static void test_a_name_that_anybody_can_take_is_refused(void **state)
                                                "1.2.3",
                                                "0x7f.1"};
 
-    (void) state;
     for (unsigned change = 0; change < 2; change++) {
         for (size_t i = 0; i < sizeof(fine) / sizeof(fine[0]); i++)
             assert_int_equal(status_of((struct ask){.host = fine[i], .is_change = change}), 200);
@@ -56,7 +55,6 @@ static void test_a_name_that_anybody_can_take_is_refused(void **state)
 
 static void test_another_origin_is_refused(void **state)
 {
-    (void) state;
     for (unsigned key = 0; key < 2; key++) {
         struct ask ask = {.host = "127.0.0.1:29000", .is_change = true, .has_key = key};
         ask.origin = "http://127.0.0.1:29000";
@@ -82,7 +80,6 @@ static void test_forms_change_nothing(void **state)
                                               "application/octet-stream"};
     struct ask ask = {.host = "localhost", .is_change = true};
 
-    (void) state;
     for (unsigned i = 0; i < 4; i++) {
         ask.type = forms[i];
         assert_int_equal(status_of(ask), 415);

@@ -68,7 +68,6 @@ static void on_admin_closed(void *arg)
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 1);
     assert_int_equal(bt_loop_init(&control, BT_LOOP_CONTROL), 0);
     assert_int_equal(bt_loop_init(&rig.loops[0], 0), 0);
@@ -88,7 +87,6 @@ static int close_rig(void **state)
 {
     static bt_mail_t end;
 
-    (void) state;
     client_close(&client);
     bt_loop_post(&rig.loops[0], &end, end_server);
     pthread_join(thread, NULL);
@@ -114,7 +112,6 @@ static unsigned call(const char *method, const char *target, const char *headers
 
 static void test_answers_come_back(void **state)
 {
-    (void) state;
     assert_int_equal(
         call("POST", "/add_worker?url=http%3A%2F%2F127.0.0.1%3A9&worker_type=decode", "", ""), 200);
     assert_string_equal(client_body(&client), "Successfully added worker: http://127.0.0.1:9\n");
@@ -130,7 +127,6 @@ static void test_answers_come_back(void **state)
 
 static void test_a_client_that_leaves(void **state)
 {
-    (void) state;
     client_send(&client, "POST", "/add_worker?url=http://127.0.0.1:9", "", "");
     while (atomic_load(&requests) == 0)
         usleep(100);
@@ -145,7 +141,6 @@ static void test_a_client_that_leaves(void **state)
 
 static void test_a_closing_admin(void **state)
 {
-    (void) state;
     client_send(&client, "POST", "/add_worker?url=http://127.0.0.1:9", "", "");
     while (atomic_load(&requests) == 0)
         usleep(100);
@@ -161,7 +156,6 @@ static void test_a_large_body_is_refused(void **state)
 {
     char *body = malloc(BT_ADMIN_BODY_MAX + 2);
 
-    (void) state;
     memset(body, ' ', BT_ADMIN_BODY_MAX + 1);
     body[BT_ADMIN_BODY_MAX + 1] = '\0';
     client_close(&client);

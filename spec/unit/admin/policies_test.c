@@ -26,14 +26,12 @@ static void close_reload(bt_loop_t *control, bt_reload_t *reload)
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 1);
     return 0;
 }
 
 static int close_rig(void **state)
 {
-    (void) state;
     rig_close(&rig);
     return 0;
 }
@@ -42,7 +40,6 @@ static void test_names(void **state)
 {
     char name[80];
 
-    (void) state;
     assert_true(bt_policies_name_ok(BT_STR("mine")));
     assert_true(bt_policies_name_ok(BT_STR("My_own-2.1")));
     assert_false(bt_policies_name_ok(BT_STR("")));
@@ -58,7 +55,6 @@ static void test_names(void **state)
 
 static void test_without_policies_there_is_nothing(void **state)
 {
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/policies", NULL), 404);
     assert_int_equal(ask(&rig, "PUT", "/policies/mine", "return {}"), 404);
     assert_int_equal(rig.state, BT_ANSWERED);
@@ -69,7 +65,6 @@ static void test_routes(void **state)
     bt_config_t config = {0}, *current = &config;
     bt_loop_t control;
 
-    (void) state;
     rig.config.reload = open_reload(&control, &current);
     assert_int_equal(ask(&rig, "GET", "/admin/policies", NULL), 200);
     assert_said(&rig, "\"step\":\"idle\",\"pools\":[]");

@@ -9,7 +9,6 @@ static bt_prom_t p;
 
 static int open_text(void **state)
 {
-    (void) state;
     bt_text_init(&out);
     p = (bt_prom_t){.out = &out};
     return 0;
@@ -17,7 +16,6 @@ static int open_text(void **state)
 
 static int close_text(void **state)
 {
-    (void) state;
     bt_text_fini(&out);
     return 0;
 }
@@ -26,7 +24,6 @@ static void test_exact_text(void **state)
 {
     const bt_label_t labels[] = {{"a", BT_STR("x")}, {"b", BT_STR("")}};
 
-    (void) state;
     bt_prom_family(&p, "baton_x", "gauge", "Help text");
     bt_prom_count(&p, NULL, 0, 18446744073709551615ULL);
     bt_prom_int(&p, labels, 1, -5);
@@ -55,7 +52,6 @@ static void test_hostile_label_values(void **state)
         {"\xf5\x80\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
     };
 
-    (void) state;
     bt_prom_family(&p, "baton_x", "gauge", "h");
     for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         size_t before = out.len;
@@ -74,7 +70,6 @@ static void test_histograms_are_summed(void **state)
     static bt_histogram_t a, b;
     const bt_histogram_t *const parts[] = {&a, &b};
 
-    (void) state;
     bt_histogram_note(&a, 1000, 1);      /* le 0.001 */
     bt_histogram_note(&b, 1001, 2);      /* le 0.005 */
     bt_histogram_note(&b, 999000000, 1); /* +Inf */
@@ -96,7 +91,6 @@ static void test_count_is_made_of_the_buckets(void **state)
     static bt_histogram_t h;
     const bt_histogram_t *const parts[] = {&h};
 
-    (void) state;
     h.buckets[3] = 7;
     h.count = 6;
     bt_prom_family(&p, "baton_h_seconds", "histogram", "h");

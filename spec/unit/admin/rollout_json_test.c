@@ -7,7 +7,6 @@ static bt_rollout_set_t *set;
 
 static int open_set(void **state)
 {
-    (void) state;
     assert_int_equal(bt_rollout_set_new(&set), 0);
     assert_int_equal(bt_rollout_set_put(set, "old", BT_STR("text")), 0);
     assert_int_equal(bt_rollout_set_put(set, BT_ROLLOUT_RULES, BT_STR("rules")), 0);
@@ -16,7 +15,6 @@ static int open_set(void **state)
 
 static int close_set(void **state)
 {
-    (void) state;
     bt_rollout_set_unref(set);
     return 0;
 }
@@ -37,7 +35,6 @@ static const char *text_of(const char *name)
 
 static void test_a_bundle_is_put_into_a_set(void **state)
 {
-    (void) state;
     assert_int_equal(put("{\"policies\":{\"n\\u0065w\":\"a\\n\"},\"rules\":\"r\"}"), 0);
     assert_string_equal(text_of("new"), "a\n");
     assert_string_equal(text_of("old"), "text");
@@ -74,7 +71,6 @@ static void test_what_is_no_bundle_is_refused(void **state)
     };
     char err[256];
 
-    (void) state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_int_equal(bt_rollout_put_bundle(set, bt_str(wrong[i].json), err, sizeof err),
                          wrong[i].status);

@@ -43,21 +43,18 @@ static void free_rollout(void)
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 1);
     return 0;
 }
 
 static int close_rig(void **state)
 {
-    (void) state;
     rig_close(&rig);
     return 0;
 }
 
 static void test_a_gateway_that_is_alone(void **state)
 {
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/fleet/policies", NULL), 404);
     assert_said(&rig, "--redis-url");
     assert_int_equal(ask(&rig, "PUT", "/fleet/policies/mine", "return {}"), 404);
@@ -74,7 +71,6 @@ static void expect(const char *method, const char *target, const char *body,
 
 static void test_routes(void **state)
 {
-    (void) state;
     make_rollout();
     assert_int_equal(ask(&rig, "GET", "/admin/fleet/policies", NULL), 200);
     assert_said(&rig, "{\"fleet\":\"fleet\",\"replica\":\"a\",\"serving\":{\"number\":0,");
@@ -113,7 +109,6 @@ static void test_what_is_wrong_is_said_before_anybody_is_asked(void **state)
         {"POST", "/fleet/policies/mine", "x", 405},
     };
 
-    (void) state;
     make_rollout();
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_int_equal(ask(&rig, wrong[i].method, wrong[i].target, wrong[i].body),
@@ -129,7 +124,6 @@ static void test_who_asks_cannot_drive_a_terminal(void **state)
     bool is_dry_run;
     uint64_t to;
 
-    (void) state;
     assert_int_equal(bt_rollout_query(BT_STR("by=a%1b%0ab&x=1"), by, sizeof by, &to, &is_dry_run),
                      0);
     assert_string_equal(by, "a??b");

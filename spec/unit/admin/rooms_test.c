@@ -16,14 +16,12 @@ static int open_rig(void **state)
 {
     static const bt_transfer_config_t config;
 
-    (void) state;
     rig_open(&rig, 1);
     return bt_loop_init(&loop, BT_LOOP_CONTROL) != 0 || bt_transfer_new(&hub, &loop, &config) != 0;
 }
 
 static int close_rig(void **state)
 {
-    (void) state;
     rig_close(&rig);
     bt_transfer_free(hub, NULL, NULL);
     bt_loop_fini(&loop);
@@ -32,7 +30,6 @@ static int close_rig(void **state)
 
 static void test_without_a_hub(void **state)
 {
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/rooms", NULL), 404);
     assert_said(&rig, "--transfer-port");
     assert_json(bt_text_str(&rig.reply.body));
@@ -40,7 +37,6 @@ static void test_without_a_hub(void **state)
 
 static void test_rooms(void **state)
 {
-    (void) state;
     rig.config.transfer = hub;
     assert_int_equal(ask(&rig, "GET", "/admin/rooms", NULL), 200);
     assert_string_equal(said(&rig), "{\"agents\":[],\"rooms\":[],\"rooms_total\":0}\n");
@@ -73,7 +69,6 @@ static void test_a_rooms_number(void **state)
                                       "/rooms/9223372036854775808",
                                       "/rooms/99999999999999999999999"};
 
-    (void) state;
     for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(ask(&rig, "GET", bad[i], NULL), 400);
         assert_int_equal(rig.state, BT_ANSWERED);
@@ -118,7 +113,6 @@ static void test_a_room_of_this_gateway(void **state)
 {
     char wanted[200];
 
-    (void) state;
     assert_int_equal(answer(own_room(0), "\"request\":{\"id\":\"r\"},\"attempt\":{}", 0), 200);
     snprintf(
         wanted, sizeof wanted,
@@ -157,7 +151,6 @@ static void test_a_gateway_managed_room_that_has_ended(void **state)
                                     .on_event = on_event,
                                     .user = &events};
 
-    (void) state;
     rig.config.transfer = hub;
     fill_worker(&spec.prefill, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:1");
     fill_worker(&spec.decode, BT_ROLE_DECODE, "d0", "http://127.0.0.1:2");
@@ -203,7 +196,6 @@ static void test_a_room_of_another_replica(void **state)
     unsigned closed = 0;
     char err[256];
 
-    (void) state;
     assert_int_equal(bt_store_open(&store, &(bt_store_config_t){0}, err, sizeof err), 0);
     rig.config.fleet = start_share(store, "a");
     rig.shared.replica = "a";
@@ -254,7 +246,6 @@ static void test_metrics(void **state)
                                  .transfer_us = 2};
     bt_text_t out;
 
-    (void) state;
     stats.rooms_by_phase[BT_TRANSFER_PHASE_MOVING] = 5;
     bt_text_init(&out);
     bt_metrics_transfer(&(bt_prom_t){.out = &out}, &stats);

@@ -4,21 +4,18 @@ static rig_t rig;
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 1);
     return 0;
 }
 
 static int close_rig(void **state)
 {
-    (void) state;
     rig_close(&rig);
     return 0;
 }
 
 static void test_plain_routes(void **state)
 {
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/health", NULL), 200);
     assert_int_equal(ask(&rig, "HEAD", "/health", NULL), 200);
     assert_int_equal(ask(&rig, "GET", "/version", NULL), 200);
@@ -38,7 +35,6 @@ static void test_plain_routes(void **state)
 
 static void test_admin_prefix(void **state)
 {
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/admin/health", NULL), 200);
     assert_int_equal(ask(&rig, "GET", "/admin", NULL), 200);
     assert_int_equal(ask(&rig, "GET", "/admin/", NULL), 200);
@@ -50,7 +46,6 @@ static void test_admin_prefix(void **state)
 
 static void test_unknown_and_wrong_method(void **state)
 {
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/flush_cache", NULL), 404);
     assert_json(bt_text_str(&rig.reply.body));
     assert_int_equal(ask(&rig, "DELETE", "/workers", NULL), 405);
@@ -69,7 +64,6 @@ static void test_without_the_key(void **state)
 {
     const bt_admin_request_t stranger = {.authorized = false};
 
-    (void) state;
     assert_int_equal(ask_as(&rig, stranger, "GET", "/metrics", NULL), 200);
     assert_int_equal(ask_as(&rig, stranger, "GET", "/admin/health", NULL), 200);
     static const char *const closed[] = {"/",         "/workers",   "/workers/p0",   "/requests",
@@ -83,7 +77,6 @@ static void test_without_the_key(void **state)
 
 static void test_metrics_only(void **state)
 {
-    (void) state;
     rig.config.metrics_only = true;
     assert_int_equal(ask(&rig, "GET", "/metrics", NULL), 200);
     assert_int_equal(ask(&rig, "GET", "/health", NULL), 200);
@@ -97,7 +90,6 @@ static void test_what_a_page_may_have_sent(void **state)
     const bt_admin_request_t page = {
         .authorized = true, .refusal = "a page", .refusal_status = 415};
 
-    (void) state;
     assert_int_equal(ask_as(&rig, page, "POST", "/add_worker?url=http://h:1", NULL), 415);
     assert_said(&rig, "a page");
     assert_int_equal(ask_as(&rig, page, "GET", "/workers", NULL), 415);
@@ -108,7 +100,6 @@ static void test_the_client_port_has_worker_routes_only(void **state)
 {
     const bt_admin_request_t client = {.authorized = true, .workers_only = true};
 
-    (void) state;
     rig.config.metrics_only = true; /* says something about the other listener */
     assert_int_equal(ask_as(&rig, client, "GET", "/workers", NULL), 200);
     assert_int_equal(ask_as(&rig, client, "GET", "/list_workers", NULL), 200);
@@ -120,7 +111,6 @@ static void test_the_client_port_has_worker_routes_only(void **state)
 
 static void test_readiness(void **state)
 {
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/readiness", NULL), 503);
     assert_said(&rig, "has no worker");
     set_up(rig_add(&rig, BT_ROLE_HYBRID, "w0", "http://127.0.0.1:1", NULL));
@@ -132,7 +122,6 @@ static void test_readiness(void **state)
 
 static void test_cancel(void **state)
 {
-    (void) state;
     rig.shared.dispatcher_count = 0; /* no loop runs here */
     assert_int_equal(ask(&rig, "DELETE", "/requests/ab%22c", NULL), 202);
     assert_string_equal(said(&rig), "{\"status\":\"cancelling\",\"request\":\"ab\\\"c\"}\n");

@@ -7,14 +7,12 @@ static bt_sessions_t *s;
 
 static int open_table(void **state)
 {
-    (void) state;
     s = bt_sessions_new();
     return s == NULL;
 }
 
 static int close_table(void **state)
 {
-    (void) state;
     bt_sessions_free(s);
     return 0;
 }
@@ -30,7 +28,6 @@ static void test_cookie(void **state)
 {
     char cookie[160];
 
-    (void) state;
     bt_sessions_open(s, true, BT_STR(""), cookie, sizeof cookie);
     assert_non_null(strstr(cookie, "; HttpOnly; SameSite=Strict; Secure"));
     bt_sessions_open(s, false, BT_STR(""), cookie, sizeof cookie);
@@ -42,7 +39,6 @@ static void test_found_among_others(void **state)
     char cookie[160], header[512];
     const bt_str_t mine = log_in(cookie, sizeof cookie);
 
-    (void) state;
     snprintf(header, sizeof header, "a=1;  %.*s;b=2", BT_STR_ARG(mine));
     const bt_str_t id = bt_sessions_find(s, bt_str(header));
     assert_int_equal(id.n, BT_SESSION_ID_CHARS);
@@ -64,7 +60,6 @@ static void test_of_another_process(void **state)
     char cookie[160];
     const bt_str_t mine = log_in(cookie, sizeof cookie);
 
-    (void) state;
     assert_int_equal(bt_sessions_find(other, mine).n, 0);
     bt_sessions_free(other);
 }
@@ -74,7 +69,6 @@ static void test_close(void **state)
     char cookie[160], out[160];
     const bt_str_t id = bt_sessions_find(s, log_in(cookie, sizeof cookie));
 
-    (void) state;
     bt_sessions_close(s, id, out, sizeof out);
     assert_non_null(strstr(out, "Max-Age=0"));
     assert_false(bt_sessions_is_open(s, id));
@@ -87,7 +81,6 @@ static void test_the_oldest_makes_room(void **state)
     char first[160], last[160];
     const bt_str_t one = log_in(first, sizeof first);
 
-    (void) state;
     for (unsigned i = 0; i < BT_SESSIONS_MAX - 1; i++)
         log_in(last, sizeof last);
     assert_true(bt_sessions_find(s, one).n > 0);

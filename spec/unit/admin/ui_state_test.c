@@ -10,14 +10,12 @@ static rig_t rig;
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 1);
     return 0;
 }
 
 static int close_rig(void **state)
 {
-    (void) state;
     rig_close(&rig);
     return 0;
 }
@@ -45,7 +43,6 @@ static void test_nobody(void **state)
 {
     bt_text_t text;
 
-    (void) state;
     write_section(BT_UI_NOW, &text);
     assert_non_null(strstr(text.data, "\"late_loops\":1"));
     assert_non_null(strstr(text.data, "\"has\":{\"fleet\":false,\"rooms\":false}"));
@@ -63,7 +60,6 @@ static void test_a_worker(void **state)
     bt_worker_t *w = rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://h:1", "NixlConnector");
     bt_text_t text;
 
-    (void) state;
     bt_worker_set_health(w, BT_HEALTH_UP, "spec");
     write_section(BT_UI_WORKER_ROWS, &text);
     assert_non_null(strstr(text.data, "\"name\":\"p0\",\"pool\":\"default\",\"role\":\"prefill\""));
@@ -82,7 +78,6 @@ static void test_too_many(void **state)
     char name[32], url[48];
     bt_text_t text;
 
-    (void) state;
     for (unsigned i = 0; i < MANY; i++) {
         snprintf(name, sizeof name, "%c%u", i < MANY / 2 ? 'p' : 'd', i);
         snprintf(url, sizeof url, "http://h:%u", i + 1);
@@ -116,7 +111,6 @@ static void test_10000_workers_and_100000_requests(void **state)
 {
     bt_text_t text;
 
-    (void) state;
     rig_set_many(&rig, 10000);
     atomic_store(&rig.shared.concurrent, 100000);
     write_section(BT_UI_NOW, &text);

@@ -13,7 +13,6 @@ static void test_every_member(void **state)
 {
     bt_spec_request_t r;
 
-    (void) state;
     assert_int_equal(
         json(
             &r,
@@ -57,7 +56,6 @@ static void test_names_of_other_routers(void **state)
 {
     bt_spec_request_t r;
 
-    (void) state;
     assert_int_equal(
         json(&r, "{\"url\":\"http://"
                  "h:1\",\"worker_type\":\"decode\",\"model_id\":\"m\",\"runtime\":\"sglang\","
@@ -87,7 +85,6 @@ static void refuses(const char *body, const char *part)
 
 static void test_refusals(void **state)
 {
-    (void) state;
     refuses("", "JSON object");
     refuses("[]", "JSON object");
     refuses("{}", "\"url\" is missing");
@@ -130,7 +127,6 @@ static void test_query(void **state)
 {
     bt_spec_request_t r;
 
-    (void) state;
     assert_int_equal(
         bt_spec_from_query(&r,
                            BT_STR("url=http%3A%2F%2Fh%3A1&worker_type=prefill&bootstrap_port=none"),
@@ -185,7 +181,6 @@ static void test_a_pasted_kv_transfer_config(void **state)
                                   "h:1\"}";
     bt_spec_request_t r;
 
-    (void) state;
     assert_int_equal(
         json(&r, "{\"kv_transfer_config\":" CONFIG("kv_producer") ",\"url\":\"http://h:1\"}"), 0);
     assert_is_nixl_prefill(&r);
@@ -209,7 +204,6 @@ static void test_a_pasted_peer_to_peer_tier(void **state)
 {
     bt_spec_request_t r;
 
-    (void) state;
     assert_int_equal(json(&r, OFFLOADING("\"secondary_tiers\":[{\"type\":\"fs\"},{\"type\":"
                                          "\"p2p\",\"host\":\"10.0.0.1\",\"port\":5800}]")),
                      0);
@@ -227,7 +221,6 @@ static void test_a_pasted_peer_to_peer_tier(void **state)
 
 static void test_a_kv_transfer_config_that_does_not_fit(void **state)
 {
-    (void) state;
     refuses("{\"url\":\"http://h:1\",\"kv_transfer_config\":" CONFIG(
                 "kv_producer") ",\"role\":\"decode\"}",
             "\"kv_transfer_config\": kv_role \"kv_producer\" can only be prefill");

@@ -6,14 +6,12 @@ static rig_t rig;
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 1);
     return 0;
 }
 
 static int close_rig(void **state)
 {
-    (void) state;
     rig_close(&rig);
     return 0;
 }
@@ -28,7 +26,6 @@ static void test_add_and_list(void **state)
 {
     bt_json_item_t item;
 
-    (void) state;
     assert_int_equal(ask(&rig, "GET", "/workers", NULL), 200);
     assert_string_equal(said(&rig), "{\"workers\":[\n],\"total\":0}\n");
     assert_int_equal(ask(&rig, "POST", "/workers",
@@ -53,7 +50,6 @@ static void test_add_and_list(void **state)
 
 static void test_add_conflicts_and_refusals(void **state)
 {
-    (void) state;
     rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8000", "NixlConnector");
     assert_int_equal(ask(&rig, "POST", "/workers", "{\"url\":\"127.0.0.1:8000/\"}"), 409);
     assert_int_equal(
@@ -88,7 +84,6 @@ static int complete(void *user, const char *pool, bt_worker_spec_t *spec, char *
 
 static void test_add_takes_the_pools_defaults(void **state)
 {
-    (void) state;
     rig.config.complete = complete;
     rig.config.complete_user = (void *) (uintptr_t) "not this one";
     assert_int_equal(
@@ -103,7 +98,6 @@ static void test_show_by_name_and_url(void **state)
 {
     bt_worker_t *p, *d;
 
-    (void) state;
     p = rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8000", "NixlConnector");
     d = rig_add(&rig, BT_ROLE_DECODE, "d0", "http://127.0.0.1:8001", "NixlConnector");
     rig_add(&rig, BT_ROLE_DECODE, "d1", "http://127.0.0.1:8002", "sglang");
@@ -137,7 +131,6 @@ static void test_show_by_name_and_url(void **state)
 /* Connector names come from configuration files as they are; worker names are checked where a worker is made. */
 static void test_hostile_texts_stay_json(void **state)
 {
-    (void) state;
     rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8000", "a\"b\\c\n\xff");
     assert_int_equal(ask(&rig, "GET", "/workers", NULL), 200);
     assert_json(bt_text_str(&rig.reply.body));
@@ -151,7 +144,6 @@ static void test_drain_and_remove(void **state)
 {
     bt_worker_t *w;
 
-    (void) state;
     w = rig_add(&rig, BT_ROLE_HYBRID, "w0", "http://127.0.0.1:8000", NULL);
     assert_int_equal(ask(&rig, "POST", "/workers/w0/drain", NULL), 200);
     assert_string_equal(said(&rig), "{\"status\":\"draining\",\"worker\":\"w0\"}\n");
@@ -171,7 +163,6 @@ static void test_drains_all_that_the_key_names(void **state)
 {
     const bt_workers_t *workers;
 
-    (void) state;
     assert_int_equal(
         ask(&rig, "POST", "/workers", "{\"url\":\"http://127.0.0.1:8000\",\"name\":\"w0\"}"), 201);
     assert_int_equal(
@@ -193,7 +184,6 @@ static void test_routes_of_other_routers(void **state)
 {
     const bt_worker_t *w;
 
-    (void) state;
     assert_int_equal(
         ask(&rig, "POST",
             "/add_worker?url=http://127.0.0.1:8000&worker_type=prefill&bootstrap_port=8998"
@@ -245,7 +235,6 @@ static void list_many(const char *path, const char *part)
 
 static void test_lists_of_many(void **state)
 {
-    (void) state;
     rig_set_many(&rig, MANY);
     list_many("/workers", "{\"id\":");
     assert_said(&rig, "\n],\"total\":10000}\n");

@@ -55,7 +55,6 @@ static void test_no_edits_is_one_copy(void **state)
     struct fixture f;
     static const char text[] = " { \"a\" : 1.0 ,\n\"b\":[1, 2 ],  \"c\":\"\\u00e9\" } \n";
 
-    (void) state;
     begin(&f, text);
     expect(&f, text);
 }
@@ -64,7 +63,6 @@ static void test_empty_object(void **state)
 {
     struct fixture f;
 
-    (void) state;
     begin(&f, "{}");
     set(&f, "", "x", "1");
     set(&f, "", "y", "\"z\"");
@@ -75,7 +73,6 @@ static void test_set_keeps_place_and_neighbours(void **state)
 {
     struct fixture f;
 
-    (void) state;
     begin(&f, "{\"temperature\":0.70000, \"stream\" : true, \"big\":12345678901234567890123}");
     set(&f, "", "stream", "false");
     expect(&f, "{\"temperature\":0.70000,\"stream\" : false,\"big\":12345678901234567890123}");
@@ -85,7 +82,6 @@ static void test_remove_everywhere(void **state)
 {
     struct fixture f;
 
-    (void) state;
     begin(&f, "{\"rid\":\"x\",\"a\":1}");
     drop(&f, "", "rid");
     expect(&f, "{\"a\":1}");
@@ -110,7 +106,6 @@ static void test_escaped_key_is_the_same_key(void **state)
 {
     struct fixture f;
 
-    (void) state;
     begin(&f, "{\"kv\\u005ftransfer_params\":{\"a\":1},\"a\":1}");
     drop(&f, "", "kv_transfer_params");
     expect(&f, "{\"a\":1}");
@@ -120,7 +115,6 @@ static void test_all_duplicates_of_an_edited_key_go(void **state)
 {
     struct fixture f;
 
-    (void) state;
     begin(&f, "{\"x\":1,\"y\":2,\"x\":3}");
     set(&f, "", "x", "9");
     expect(&f, "{\"x\":9,\"y\":2}");
@@ -132,7 +126,6 @@ static void test_last_edit_wins(void **state)
 {
     struct fixture f;
 
-    (void) state;
     begin(&f, "{\"rid\":\"client\"}");
     drop(&f, "", "rid");
     set(&f, "", "rid", "\"ours\"");
@@ -147,7 +140,6 @@ static void test_nested(void **state)
 {
     struct fixture f;
 
-    (void) state;
     begin(&f, "{\"sampling_params\":{\"n\":2,\"t\":0.1},\"text\":\"a\"}");
     set(&f, "sampling_params", "max_tokens", "1");
     drop(&f, "sampling_params", "n");
@@ -170,7 +162,6 @@ static void test_nested_has_a_limit(void **state)
     const size_t frame = strlen("{\"metadata\":}"), most = BT_BODY_NESTED_MAX;
     char *text = malloc(frame + most + 2);
 
-    (void) state;
     for (size_t more = 0; more < 2; more++) {
         struct fixture f;
         bt_slices_t out = {0};
@@ -196,7 +187,6 @@ static void test_refuses_what_is_no_object(void **state)
     bt_body_t body;
     size_t err_off;
 
-    (void) state;
     bt_arena_init(&arena);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_true(bt_body_index(&body, &arena, bt_str(bad[i]), &err_off) < 0);
@@ -208,7 +198,6 @@ static void test_random_edits_stay_valid(void **state)
 {
     static const char *const keys[] = {"a", "b", "c", "d", "e", "f"};
 
-    (void) state;
     bt_rand_seed(7);
     for (unsigned round = 0; round < 20000; round++) {
         char text[256], *at = text, joined[1024];
@@ -257,7 +246,6 @@ static void a_slice_is_filled_later(void **state)
 {
     bt_slices_t slices = {0};
     bt_arena_t arena;
-    (void) state;
 
     bt_arena_init(&arena);
     bt_slices_put(&slices, &arena, BT_STR("a"));

@@ -21,7 +21,6 @@ static void given(const char *name, const char *value, const char *want)
 
 static void test_the_key_is_found_in_either_header(void **state)
 {
-    (void) state;
     given("Authorization", "Bearer one", "one");
     given("authorization", "bearer  two ", "two");
     given("X-Api-Key", "three", "three");
@@ -43,7 +42,6 @@ static const char *tenant(const bt_identity_t *identity, const char *said)
 
 static void test_the_tenant_is_the_identitys(void **state)
 {
-    (void) state;
     assert_string_equal(tenant(&bt_identity_anonymous, "said"), "said");
     assert_string_equal(tenant(&bt_identity_anonymous, NULL), "");
     assert_string_equal(tenant(&acme, "other"), "acme");
@@ -57,7 +55,6 @@ static void test_owners(void **state)
     bt_exchange_t here = {.peer = "10.0.0.1"}, there = {.peer = "10.0.0.2"};
     const bt_identity_t *nobody = &bt_identity_anonymous;
 
-    (void) state;
     assert_true(bt_client_owner(&acme, &here) == bt_client_owner(&acme, &there));
     assert_true(bt_client_owner(&acme, &here) != bt_client_owner(&proxy, &here));
     assert_true(bt_client_owner(nobody, &here) != bt_client_owner(nobody, &there));

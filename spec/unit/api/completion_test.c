@@ -31,7 +31,6 @@ static void test_first_event(void **state)
                   "\"f\",\"usage\":"
                   "null}");
 
-    (void) state;
     expect(c.id, "\"cmpl-1\"");
     expect(c.created, "17");
     expect(c.model, "\"m\"");
@@ -51,7 +50,6 @@ static void test_usage(void **state)
         read_text("{\"id\":\"x\",\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"total_tokens\":17,"
                   "\"completion_tokens\":12,\"prompt_tokens_details\":{\"cached_tokens\":4}}}");
 
-    (void) state;
     assert_false(c.has_choice);
     expect(c.prompt_tokens, "5");
     expect(c.completion_tokens, "12");
@@ -66,7 +64,6 @@ static void test_given_up(void **state)
     bt_completion_t c = read_text("{\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\","
                                   "\"stop_reason\":\"recomputed\",\"token_ids\":[]}]}");
 
-    (void) state;
     assert_true(bt_completion_is_recomputed(&c));
     expect(c.token_ids, "[]");
     /* an id of a stop token, and a client's own stop string, are something else */
@@ -82,7 +79,6 @@ static void test_prompt_ids_of_the_object(void **state)
 {
     bt_completion_t c = read_text("{\"prompt_token_ids\":[3],\"choices\":[{\"token_ids\":[4]}]}");
 
-    (void) state;
     expect(c.prompt_ids, "[3]");
     c = read_text("{\"choices\":[{\"prompt_token_ids\":[7]}],\"prompt_token_ids\":[3]}");
     expect(c.prompt_ids, "[7]");
@@ -94,7 +90,6 @@ static void test_what_is_none(void **state)
         "[DONE]", "", "[]", "{\"choices\":[{\"text\":]}", "{\"choices\":[{}]", "{\"id\":\"a\"}x"};
     bt_completion_t c;
 
-    (void) state;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         assert_true(bt_completion_read(&c, bt_str(texts[i])) < 0);
     c = read_text("{\"choices\":[7],\"usage\":3}");
@@ -109,7 +104,6 @@ static void test_chats(void **state)
     bt_completion_t c =
         read_text("{\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\"}}]}");
 
-    (void) state;
     expect(c.role, "\"assistant\"");
     expect(c.text, NULL);
     c = read_text("{\"choices\":[{\"delta\":{\"content\":\"a\",\"reasoning_content\":\"b\"},"
@@ -135,7 +129,6 @@ static void test_members_that_were_read(void **state)
     bt_json_cursor_t cursor;
     bt_completion_t c;
 
-    (void) state;
     assert_int_equal(bt_json_object(&cursor, text), 0);
     while (bt_json_next(&cursor, &items[members.count]) == 1)
         members.count++;

@@ -37,7 +37,6 @@ static void test_what_ids_say_all_of(void **state)
         "\"stop_token_ids\":[7],\"ignore_eos\":true,\"logit_bias\":{\"5\":1},\"user\":\"u\"",
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(fine) / sizeof(fine[0]); i++)
         assert_null(refusal(fine[i]));
 }
@@ -65,7 +64,6 @@ static void test_what_they_do_not(void **state)
         "\"vllm_xargs\":{\"a\":1}",
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
         assert_non_null(refusal(refused[i]));
 }
@@ -78,7 +76,6 @@ static const char *beyond_text(const char *members)
 
 static void test_what_is_more_than_text(void **state)
 {
-    (void) state;
     assert_null(beyond_text(""));
     assert_null(beyond_text("\"presence_penalty\":1,\"suffix\":\"s\",\"vllm_xargs\":{\"a\":1}"));
     assert_null(
@@ -92,7 +89,6 @@ static void test_what_is_more_than_text(void **state)
 
 static void test_prompts(void **state)
 {
-    (void) state;
     assert_null(bt_continuation_refusal(read_body(BT_ROUTE_COMPLETIONS, "{\"prompt\":\"text\"}")));
     assert_non_null(
         bt_continuation_refusal(read_body(BT_ROUTE_COMPLETIONS, "{\"prompt\":[\"a\",\"b\"]}")));
@@ -110,7 +106,6 @@ static uint64_t limit(const char *text)
 
 static void test_limit(void **state)
 {
-    (void) state;
     assert_int_equal(limit("{\"prompt\":\"a\"}"), 16); /* vLLM's own */
     assert_int_equal(limit("{\"prompt\":\"a\",\"max_tokens\":7}"), 7);
     assert_true(limit("{\"prompt\":\"a\",\"max_tokens\":null}") == BT_CONTINUATION_UNLIMITED);
@@ -122,7 +117,6 @@ static void test_limit(void **state)
 /* PyMotor's own examples: the event that says "recomputed" is one of those counted. */
 static void test_budget(void **state)
 {
-    (void) state;
     assert_int_equal(bt_continuation_budget(100, 2, 1), 99);
     assert_int_equal(bt_continuation_budget(100, 9, 1), 92);
     assert_int_equal(bt_continuation_budget(100, 23, 1), 78);
@@ -134,14 +128,12 @@ static void test_budget(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_arena_fini(&arena);
     return 0;
 }
 
 static int setup(void **state)
 {
-    (void) state;
     bt_arena_init(&arena);
     return 0;
 }

@@ -22,7 +22,6 @@ static void test_order_does_not_matter(void **state)
     static const char text[] = "{\"a\":1,\"b\":\"two\",\"c\":[3]}";
     bt_cuts_t cuts = {.count = 0};
 
-    (void) state;
     expect(&cuts, text, text);
     bt_cuts_replace(&cuts, span(text, "[3]"), BT_STR("null"));
     bt_cuts_number(&cuts, span(text, "1"), 18446744073709551615ULL);
@@ -34,7 +33,6 @@ static void test_what_is_not_there_is_nothing(void **state)
 {
     bt_cuts_t cuts = {.count = 0};
 
-    (void) state;
     bt_cuts_replace(&cuts, BT_STR_NULL, BT_STR("x"));
     bt_cuts_replace(&cuts, BT_STR("x"), BT_STR_NULL);
     bt_cuts_number(&cuts, BT_STR_NULL, 1);
@@ -46,7 +44,6 @@ static void test_grows(void **state)
     static char large[40000];
     bt_buf_t *buf = NULL;
 
-    (void) state;
     memset(large, 'x', sizeof(large));
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(bt_cuts_append(&buf, (bt_str_t){large, sizeof(large)}), 0);

@@ -43,7 +43,6 @@ static void limit_is(enum bt_error_family family, const char *wanted)
 
 static void test_limit(void **state)
 {
-    (void) state;
     limit_is(BT_ERRORS_OPENAI, "{\"error\":{\"message\":\"w\",\"limit\":\"rpm\",\"type\":\"rate_"
                                "limit_error\",\"param\":null,\"code\":429}}");
     limit_is(BT_ERRORS_ANTHROPIC, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\","
@@ -74,7 +73,6 @@ static void test_family_of_a_path(void **state)
         {"", BT_ERRORS_OPENAI},
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         assert_int_equal(bt_error_family_of(bt_str(rows[i].path)), rows[i].family);
     assert_int_equal(bt_error_family_of(BT_STR_NULL), BT_ERRORS_OPENAI);
@@ -103,7 +101,6 @@ static void test_anthropic(void **state)
         {529, "overloaded_error"},
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         char body[256], event[256];
         snprintf(body, sizeof(body),
@@ -145,7 +142,6 @@ static void test_openai_and_vllm(void **state)
         "event: error\ndata: {\"type\":\"error\",\"code\":\"%s\",\"message\":\"w\",\"param\":null,"
         "\"sequence_number\":7}\n\n";
 
-    (void) state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         char body[256], event[256];
         snprintf(body, sizeof(body), body_form, rows[i].type, rows[i].status);
@@ -162,7 +158,6 @@ static void test_openai_and_vllm(void **state)
 
 static void test_sglang(void **state)
 {
-    (void) state;
     expect_body(BT_ERRORS_SGLANG, 400, "{\"error\":{\"message\":\"a \\\"word\\\"\",\"code\":400}}");
     expect_body(BT_ERRORS_SGLANG, 429, "{\"error\":{\"message\":\"a \\\"word\\\"\",\"code\":429}}");
     expect_body(BT_ERRORS_SGLANG, 502,

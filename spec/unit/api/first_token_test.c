@@ -21,7 +21,6 @@ static const char *refusal(enum bt_route route, const char *text)
 
 static void test_requests(void **state)
 {
-    (void) state;
     assert_null(refusal(BT_ROUTE_COMPLETIONS, "{\"prompt\":\"a\",\"stream\":true}"));
     assert_null(
         refusal(BT_ROUTE_COMPLETIONS, "{\"prompt\":[1,2],\"stream\":true,\"detokenize\":true}"));
@@ -61,7 +60,6 @@ static void test_whole(void **state)
                                         "a\xef\xbf\xbd"
                                         "b"};
 
-    (void) state;
     for (size_t i = 0; i < sizeof(whole) / sizeof(whole[0]); i++)
         assert_true(bt_first_token_is_whole(bt_str(whole[i])));
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
@@ -84,7 +82,6 @@ static long cut(const char *value, const char *left, const char *rest)
 
 static void test_cut(void **state)
 {
-    (void) state;
     assert_int_equal(cut("\"Hello\"", "Hel", ""), 3);
     assert_int_equal(cut("\"Hel\"", "Hel", ""), 3);
     assert_int_equal(cut("\"He\"", "Hel", "l"), 2);
@@ -99,7 +96,6 @@ static void test_cut(void **state)
 
 static void test_another_text(void **state)
 {
-    (void) state;
     assert_int_equal(cut("\"Bon\"", "Hel", NULL), BT_E_INVAL);
     assert_int_equal(cut("\"Hex\"", "Hel", NULL), BT_E_INVAL);
     assert_int_equal(cut("\"\\u65e6\"", "\xe6\x97\xa5", NULL), BT_E_INVAL);

@@ -19,7 +19,6 @@ static void test_good_answers(void **state)
         "not json",
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
         assert_int_equal(bt_inspect_json(bt_str(good[i])), 0);
     assert_int_equal(bt_inspect_event(BT_STR("[DONE]")), 0);
@@ -49,21 +48,18 @@ static void test_errors(void **state)
          500},
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(bt_inspect_json(bt_str(bad[i].text)), bad[i].status);
 }
 
 static void test_cut_body_is_judged_by_whole_members(void **state)
 {
-    (void) state;
     assert_int_equal(bt_inspect_json(BT_STR("{\"object\":\"error\",\"message\":\"very lo")), 500);
     assert_int_equal(bt_inspect_json(BT_STR("{\"id\":\"a\",\"choices\":[{\"text\":\"cut he")), 0);
 }
 
 static void test_escaped_words(void **state)
 {
-    (void) state;
     assert_int_equal(bt_inspect_json(BT_STR("{\"\\u0065rr\\u006fr\":{\"code\":503}}")), 503);
     assert_int_equal(
         bt_inspect_json(BT_STR("{\"choices\":[{\"text\":\"an error, and an abort\"}]}")), 0);
@@ -73,7 +69,6 @@ static void test_escaped_words(void **state)
 static void test_streamed_prefill_answer(void **state)
 {
     bt_json_members_t members = {.text = BT_STR("{}"), .count = 1};
-    (void) state;
 
     assert_true(bt_inspect_aborted(
         BT_STR(": ping\n\ndata: {\"choices\":[{\"finish_reason\":\"abort\"}]}\n\ndata: [DONE]\n\n"),
@@ -95,8 +90,6 @@ static bool is_object(const char *text)
 
 static void test_reply_that_is_one_object(void **state)
 {
-    (void) state;
-
     assert_true(is_object(" {\"a\":[1]}\r\n"));
     assert_false(is_object("{\"a\":[1]} x"));
     assert_false(is_object("{\"a\":[1"));
@@ -107,7 +100,6 @@ static void test_members_of_a_reply(void **state)
 {
     bt_json_item_t items[2];
     bt_json_members_t members = {.items = items, .cap = 2};
-    (void) state;
 
     assert_false(bt_inspect_aborted(BT_STR(" {\"a\":[1], \"b\":2}\n"), &members));
     assert_int_equal(members.count, 2);
@@ -120,8 +112,6 @@ static void test_members_of_a_reply(void **state)
 
 static void test_reply_whose_members_nobody_asks_for(void **state)
 {
-    (void) state;
-
     assert_false(bt_inspect_aborted(BT_STR(" {\"usage\":{\"prompt_tokens\":2}}"), NULL));
     assert_true(bt_inspect_aborted(BT_STR(" {\"choices\":[{\"finish_reason\":\"abort\"}]}"), NULL));
     assert_true(bt_inspect_aborted(BT_STR("{\"error\":{\"code\":400}}"), NULL));
@@ -131,7 +121,6 @@ static void test_reply_whose_members_nobody_asks_for(void **state)
 
 static void test_kv_sentences(void **state)
 {
-    (void) state;
     assert_true(bt_inspect_kv_transfer(
         BT_STR("{\"message\":\"Decode transfer failed for request rank=0 .. with exception "
                "KVTransferError(bootstrap_room=5): x\"}")));
@@ -142,7 +131,6 @@ static void test_kv_sentences(void **state)
 static void test_words_at_every_place(void **state)
 {
     char text[160], pad[41] = "";
-    (void) state;
 
     for (size_t i = 0; i <= 40; i++) {
         pad[i] = '\0';

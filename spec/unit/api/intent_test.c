@@ -11,14 +11,12 @@ static bt_arena_t arena;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_arena_init(&arena);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_arena_fini(&arena);
     return 0;
 }
@@ -67,7 +65,6 @@ static void test_facts(void **state)
                 "{\"model\":\"m\\u0031\",\"stream\":true,\"n\":3,\"seed\":7,"
                 "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"session_id\":\"s\"}");
 
-    (void) state;
     assert_true(bt_str_eq(i.model, BT_STR("m1")));
     assert_true(i.stream);
     assert_int_equal(i.n, 3);
@@ -81,7 +78,6 @@ static void test_prompts(void **state)
 {
     bt_intent_t i = read_ok(BT_ROUTE_COMPLETIONS, "{\"prompt\":\"abcd\"}");
 
-    (void) state;
     assert_int_equal(i.prompt_count, 0);
     assert_int_equal(bt_intent_prompt_tokens(&i, 4000), 1); /* six raw bytes at four a token */
     i = read_ok(BT_ROUTE_COMPLETIONS, "{\"prompt\":[\"a\", \"b\" ,\"c\"]}");
@@ -106,7 +102,6 @@ static void test_prompts(void **state)
 
 static void test_refusals(void **state)
 {
-    (void) state;
     expect_refused(BT_ROUTE_CHAT, "[]", BT_E_JSON, "JSON object");
     expect_refused(BT_ROUTE_CHAT, "{\"model\":\"a\",\"model\":\"b\"}", BT_E_JSON_DUP, "\"model\"");
     expect_refused(BT_ROUTE_CHAT, "{\"rid\":1,\"ri\\u0064\":2}", BT_E_JSON_DUP, "\"rid\"");
@@ -120,7 +115,6 @@ static void test_refusals(void **state)
 
 static void test_strips(void **state)
 {
-    (void) state;
     expect_stripped(
         BT_ROUTE_CHAT,
         "{\"kv_transfer_params\":{},\"batch_kv_transfer_params\":1,\"ec_transfer_params\":1,"
@@ -149,7 +143,6 @@ static void test_strips(void **state)
 
 static void test_unsplittable(void **state)
 {
-    (void) state;
     assert_non_null(read_ok(BT_ROUTE_COMPLETIONS, "{\"best_of\":2}").unsplittable);
     assert_non_null(read_ok(BT_ROUTE_COMPLETIONS, "{\"use_beam_search\":true}").unsplittable);
     assert_non_null(
@@ -212,7 +205,6 @@ static void test_prompt_logprobs(void **state)
          BT_PROMPT_LOGPROBS_INPUT, true},
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const bt_intent_t intent = read_ok(rows[i].route, rows[i].body);
         assert_int_equal(intent.prompt_logprobs, rows[i].form);
@@ -230,7 +222,6 @@ static void test_types(void **state)
                                         "{\"session_id\":7}",     "{\"stream_options\":1}",
                                         "{\"best_of\":\"2\"}",    "{\"sampling_params\":\"x\"}"};
 
-    (void) state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         expect_refused(BT_ROUTE_COMPLETIONS, wrong[i], BT_E_INVAL, "must be");
     assert_int_equal(read_ok(BT_ROUTE_COMPLETIONS, "{\"max_tokens\":9.0,\"n\":2e0}").n, 2);
@@ -242,7 +233,6 @@ static void test_types(void **state)
 
 static void test_lists_of_sampling_params(void **state)
 {
-    (void) state;
     assert_int_equal(read_ok(BT_ROUTE_GENERATE, "{\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{"
                                                 "\"n\":1,\"max_new_tokens\":3}]}")
                          .prompt_count,
@@ -267,7 +257,6 @@ static void test_sizes(void **state)
                                         "request_id", "rid"};
     char *text = malloc(3 << 20);
 
-    (void) state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         sprintf(text, "{\"%s\":\"%01025d\"}", names[i], 0);
         expect_refused(BT_ROUTE_RESPONSES, text, BT_E_LIMIT, names[i]);
@@ -284,7 +273,6 @@ static void test_sizes(void **state)
 
 static void test_one_list_at_every_door(void **state)
 {
-    (void) state;
     expect_stripped(BT_ROUTE_CHAT,
                     "{\"vllm_xargs\":{\"ec_transfer_params\":1,\"a\":2,\"ri\\u0064\":3}}",
                     "{\"vllm_xargs\":{\"a\":2}}");

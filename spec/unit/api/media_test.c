@@ -42,7 +42,6 @@ static void expect(enum bt_route route, const char *body, const char *wanted)
 
 static void test_parts_of_a_chat_go_as_they_stand(void **state)
 {
-    (void) state;
     expect(BT_ROUTE_CHAT, CHAT("[{\"type\":\"text\",\"text\":\"t\"}," IMAGE ",7," IMAGE "]"),
            IMAGE);
     expect(BT_ROUTE_CHAT, CHAT("[{\"typ\\u0065\":\"video_url\"}]"),
@@ -60,7 +59,6 @@ static void test_parts_of_a_chat_go_as_they_stand(void **state)
 
 static void test_images_of_responses_become_parts_of_a_chat(void **state)
 {
-    (void) state;
     expect(BT_ROUTE_RESPONSES, INPUT("\"words\""), "");
     expect(BT_ROUTE_RESPONSES,
            INPUT("[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"t\"},"
@@ -74,7 +72,6 @@ static void test_images_of_responses_become_parts_of_a_chat(void **state)
 
 static void test_an_image_by_file_is_refused(void **state)
 {
-    (void) state;
     expect(BT_ROUTE_RESPONSES,
            INPUT("[{\"content\":[{\"type\":\"input_image\",\"file_id\":\"f\"}]}]"), NULL);
     assert_non_null(strstr(why, "file_id"));
@@ -85,7 +82,6 @@ static void test_an_image_by_file_is_refused(void **state)
 
 static void test_images_of_messages_are_refused(void **state)
 {
-    (void) state;
     expect(BT_ROUTE_MESSAGES, CHAT("[{\"type\":\"text\",\"text\":\"image\"}]"), "");
     expect(BT_ROUTE_MESSAGES, CHAT("[{\"type\":\"image\",\"source\":{}}]"), NULL);
     assert_non_null(strstr(why, "ec_transfer_params"));
@@ -96,7 +92,6 @@ static void test_images_of_messages_are_refused(void **state)
 
 static void test_other_routes_have_none(void **state)
 {
-    (void) state;
     expect(BT_ROUTE_COMPLETIONS, "{\"model\":\"m\",\"prompt\":\"p\",\"messages\":[]}", "");
 }
 

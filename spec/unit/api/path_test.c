@@ -6,14 +6,12 @@ static bt_arena_t arena;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_arena_init(&arena);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_arena_fini(&arena);
     return 0;
 }
@@ -42,7 +40,6 @@ static void test_usual_paths_are_not_copied(void **state)
     const char *const raws[] = {"/", "/v1/completions", "/a-b_c~d/1.5/x:y@z!$&'()*+,=", "*",
                                 "/v1/models/a/b.c"};
 
-    (void) state;
     for (size_t i = 0; i < sizeof(raws) / sizeof(raws[0]); i++) {
         bt_str_t raw = bt_str(raws[i]), path;
         assert_null(bt_path_canonical(raw, &arena, &path));
@@ -53,7 +50,6 @@ static void test_usual_paths_are_not_copied(void **state)
 
 static void test_is_decoded_once_and_printed_in_one_way(void **state)
 {
-    (void) state;
     expect("/v1/completion%73", "/v1/completions");
     expect("/%76%31/%63ompletions", "/v1/completions");
     expect("/a%20b", "/a%20b");
@@ -67,7 +63,6 @@ static void test_is_decoded_once_and_printed_in_one_way(void **state)
 
 static void test_names_of_models_hold_slashes(void **state)
 {
-    (void) state;
     expect("/v1/models/org%2fname", "/v1/models/org%2Fname");
     expect("/v1/model%73/org%2Fname%2Fv1", "/v1/models/org%2Fname%2Fv1");
     expect_refused("/v1/models%2Forg", "%2F");
@@ -79,7 +74,6 @@ static void test_names_of_models_hold_slashes(void **state)
 
 static void test_refusals(void **state)
 {
-    (void) state;
     expect_refused("/v1%2Fcompletions", "%2F");
     expect_refused("/v1/completion%2573", "%25");
     expect_refused("/a%5Cb", "backslash");
@@ -107,7 +101,6 @@ static void test_the_target_follows(void **state)
     bt_head_t head = {
         .path = BT_STR("/%61"), .target = BT_STR("/%61?q=%61"), .query = BT_STR("q=%61")};
 
-    (void) state;
     assert_null(bt_path_settle(&head, &arena));
     assert_true(bt_str_eq(head.path, BT_STR("/a")));
     assert_true(bt_str_eq(head.target, BT_STR("/a?q=%61")));
@@ -125,7 +118,6 @@ static void test_any_bytes_settle(void **state)
     static const char alphabet[] = "/.%2ef5Ccv1;\\ a\x01";
     uint32_t seed = 1;
 
-    (void) state;
     for (unsigned round = 0; round < 200000; round++) {
         char raw[12] = "/", decoded[64];
         bt_str_t path, again;

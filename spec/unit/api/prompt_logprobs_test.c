@@ -10,14 +10,12 @@ static bt_arena_t arena;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_arena_init(&arena);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_arena_fini(&arena);
     return 0;
 }
@@ -76,7 +74,6 @@ static void test_input(void **state)
     const enum bt_prompt_logprobs asked = BT_PROMPT_LOGPROBS_INPUT;
     const enum bt_route route = BT_ROUTE_GENERATE;
 
-    (void) state;
     expect_whole(
         asked, route, "{\"meta_info\":{\"input_token_logprobs\":[[null,1],[-2,3]],\"x\":[9]}}",
         " {\"a\" : 1.0, \"meta_info\":{\"input_token_logprobs\":[],\"x\":[7]},\"b\":2} ",
@@ -120,7 +117,6 @@ static void test_input_events(void **state)
 {
     bt_prompt_logprobs_part_t part;
 
-    (void) state;
     assert_int_equal(read_part(&part, BT_PROMPT_LOGPROBS_INPUT, BT_ROUTE_GENERATE,
                                "[{\"meta_info\":{\"input_token_logprobs\":[1]}},"
                                "{\"meta_info\":{\"input_token_logprobs\":[2]}}]"),
@@ -155,7 +151,6 @@ static void test_echo(void **state)
     const enum bt_prompt_logprobs asked = BT_PROMPT_LOGPROBS_ECHO;
     const enum bt_route route = BT_ROUTE_COMPLETIONS;
 
-    (void) state;
     expect_whole(
         asked, route, TWO,
         "{\"id\":1,\"choices\":[{\"index\":0,\"logprobs\":{\"text_offset\":[-1],\"tokens\":[\"d\"],"
@@ -177,7 +172,6 @@ static void test_echo_events(void **state)
 {
     bt_prompt_logprobs_part_t part;
 
-    (void) state;
     assert_int_equal(read_part(&part, BT_PROMPT_LOGPROBS_ECHO, BT_ROUTE_COMPLETIONS, TWO), 0);
     expect_event(&part, "{\"choices\":[],\"usage\":{}}", "{\"choices\":[],\"usage\":{}}");
     for (unsigned i = 0; i < 2; i++) /* the first of each choice only */
@@ -202,7 +196,6 @@ static void test_vllm(void **state)
 {
     const enum bt_prompt_logprobs asked = BT_PROMPT_LOGPROBS_VLLM;
 
-    (void) state;
     expect_whole(
         asked, BT_ROUTE_COMPLETIONS,
         "{\"choices\":[{\"prompt_logprobs\":[null,{\"7\":{\"logprob\":-1}}]}]}",

@@ -24,7 +24,6 @@ static void expect(const char *in, const char *wanted)
 
 static void test_blanks_the_object(void **state)
 {
-    (void) state;
     expect("{\"id\":\"x\",\"kv_transfer_params\":{\"remote_host\":\"10.0.0.1\",\"b\":[{\"c\":\"}"
            "\\\"\"}]},\"z\":1}",
            "{\"id\":\"x\",\"kv_transfer_params\":{                                          "
@@ -34,7 +33,6 @@ static void test_blanks_the_object(void **state)
 
 static void test_blanks_in_each_choice(void **state)
 {
-    (void) state;
     expect("{\"choices\":[{\"disaggregated_params\":{\"a\":{\"b\":\"}\"}},\"text\":\"x\"},"
            "{\"text\":\"y\",\"disaggregated_params\":{\"c\":[1,2]}}],\"usage\":{\"n\":1}}",
            "{\"choices\":[{\"disaggregated_params\":{             },\"text\":\"x\"},"
@@ -51,7 +49,6 @@ static void test_blanks_in_each_choice(void **state)
 
 static void test_leaves_everything_else(void **state)
 {
-    (void) state;
     expect("{\"kv_transfer_params\":null,\"a\":{\"kv_transfer_params\":{\"x\":1}}}",
            "{\"kv_transfer_params\":null,\"a\":{\"kv_transfer_params\":{\"x\":1}}}");
     expect("{\"text\":\"\\\"kv_transfer_params\\\":{1}\",\"b\":{\"c\":2}}",
@@ -65,7 +62,6 @@ static void test_leaves_everything_else(void **state)
 
 static void test_knows_when_there_is_nothing(void **state)
 {
-    (void) state;
     assert_false(bt_redact_may_have(BT_STR("{\"id\":\"x\",\"choices\":[{\"text\":\"params\"}]}")));
     assert_true(bt_redact_may_have(BT_STR("{\"kv_transfer_params\":{}}")));
     assert_true(bt_redact_may_have(BT_STR("{\"c\":[{\"disaggregated_params\" : {\"a\":1}}]}")));

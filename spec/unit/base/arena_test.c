@@ -6,7 +6,6 @@
 
 static void test_pieces_are_aligned_and_apart(void **state)
 {
-    (void) state;
     bt_arena_t a;
     char *pieces[600];
 
@@ -26,7 +25,6 @@ static void test_pieces_are_aligned_and_apart(void **state)
 
 static void test_large_piece_keeps_the_current_block(void **state)
 {
-    (void) state;
     bt_arena_t a;
 
     bt_arena_init(&a);
@@ -43,7 +41,6 @@ static void test_large_piece_keeps_the_current_block(void **state)
 
 static void test_zalloc_clears_recycled_memory(void **state)
 {
-    (void) state;
     bt_arena_t a;
 
     for (int round = 0; round < 3; round++) {
@@ -58,7 +55,6 @@ static void test_zalloc_clears_recycled_memory(void **state)
 
 static void test_blocks_are_recycled(void **state)
 {
-    (void) state;
     bt_arena_t a;
 
     bt_arena_init(&a);
@@ -74,7 +70,6 @@ static void test_blocks_are_recycled(void **state)
 
 static void test_room_of_the_owner_comes_first(void **state)
 {
-    (void) state;
     bt_arena_t a;
     _Alignas(16) char room[64];
 
@@ -97,7 +92,6 @@ static void test_room_of_the_owner_comes_first(void **state)
 
 static void test_strings(void **state)
 {
-    (void) state;
     bt_arena_t a;
     char longer[1000];
 
@@ -121,7 +115,6 @@ static void test_strings(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_pages_thread_fini();
     return 0;
 }

@@ -11,7 +11,6 @@
 
 static int setup(void **state)
 {
-    (void) state;
     bt_blocks_thread_fini();
     return 0;
 }
@@ -30,7 +29,6 @@ static void test_a_block_is_given_out_again_where_it_fits(void **state)
 {
     void *p = taken(MIB);
 
-    (void) state;
     assert_false(bt_blocks_has(MIB));
     bt_blocks_give(p);
     assert_false(bt_blocks_has(MIB + 8192));
@@ -45,7 +43,6 @@ static void test_a_block_is_given_out_again_where_it_fits(void **state)
 
 static void test_small_and_very_large_ones_are_not_kept(void **state)
 {
-    (void) state;
     bt_blocks_give(taken(200000));
     assert_false(bt_blocks_has(200000));
     bt_blocks_give(taken(5 * MIB));
@@ -56,7 +53,6 @@ static void test_the_newest_is_taken_and_the_oldest_makes_room(void **state)
 {
     void *p[20];
 
-    (void) state;
     for (unsigned i = 0; i < 20; i++)
         p[i] = taken(MIB - 8192); /* with malloc's own bytes not quite a MiB */
     for (unsigned i = 0; i < 20; i++)
@@ -72,7 +68,6 @@ static void test_what_is_not_needed_is_freed(void **state)
 {
     void *p[20], *needed;
 
-    (void) state;
     for (unsigned i = 0; i < 20; i++)
         p[i] = taken(300000);
     for (unsigned i = 0; i < 20; i++)
@@ -96,7 +91,6 @@ static void test_a_large_buffer_is_the_next_ones(void **state)
     bt_buf_t *buf = bt_buf_new(600000);
     char *data = buf->data;
 
-    (void) state;
     bt_buf_unref(buf);
     assert_true(bt_buf_is_there(500000));
     buf = bt_buf_new(500000);

@@ -10,7 +10,6 @@
 
 static void test_standard_buffer(void **state)
 {
-    (void) state;
     size_t before = bt_mem_bytes(BT_MEM_BUFFERS);
     bt_buf_t *buf = bt_buf_new(1);
     assert_int_equal(buf->cap, BT_BUF_STD_BYTES);
@@ -27,7 +26,6 @@ static void test_standard_buffer(void **state)
 
 static void test_standard_buffers_are_recycled(void **state)
 {
-    (void) state;
     bt_buf_t *first = bt_buf_new(BT_BUF_STD_BYTES);
     first->len = 9;
     bt_buf_unref(first);
@@ -41,7 +39,6 @@ static void test_standard_buffers_are_recycled(void **state)
 
 static void test_sized_and_copy(void **state)
 {
-    (void) state;
     size_t before = bt_mem_bytes(BT_MEM_BUFFERS);
     bt_buf_t *big = bt_buf_new(BT_BUF_STD_BYTES + 1);
     assert_int_equal(big->cap, BT_BUF_STD_BYTES + 1);
@@ -61,7 +58,6 @@ static void test_sized_and_copy(void **state)
 
 static void test_free_list_is_bounded(void **state)
 {
-    (void) state;
     bt_buf_t *bufs[400];
     for (int i = 0; i < 400; i++)
         bufs[i] = bt_buf_new(1);
@@ -88,7 +84,6 @@ static void *churn(void *arg)
 
 static void test_count_over_threads(void **state)
 {
-    (void) state;
     pthread_t threads[20]; /* more than there are counter slots */
     bt_buf_t *mine = bt_buf_new(1);
     for (int i = 0; i < 20; i++)
@@ -102,7 +97,6 @@ static void test_count_over_threads(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_pages_thread_fini();
     return 0;
 }

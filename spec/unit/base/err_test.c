@@ -12,7 +12,6 @@
 
 static void test_names(void **state)
 {
-    (void) state;
     assert_string_equal(bt_err_name(0), "ok");
     assert_string_equal(bt_err_name(BT_E_STALL), "stall");
     assert_string_equal(bt_err_name(BT_E_FIRST_BYTE_TIMEOUT), "first_byte_timeout");
@@ -24,7 +23,6 @@ static void test_names(void **state)
 
 static void test_every_name_is_lower_case_and_whole(void **state)
 {
-    (void) state;
 #define CHECK(name, code, scope, text)                                                             \
     assert_int_equal(strlen(bt_err_name(name)), strlen(#name) - 5);                                \
     for (const char *c = bt_err_name(name); *c != '\0'; c++)                                       \
@@ -38,7 +36,6 @@ static void test_every_name_is_lower_case_and_whole(void **state)
 
 static void test_scopes(void **state)
 {
-    (void) state;
     assert_int_equal(bt_err_scope(BT_E_CONNECT), BT_SCOPE_WORKER);
     assert_int_equal(bt_err_scope(UV_ECONNRESET), BT_SCOPE_CONNECTION);
     assert_int_equal(bt_err_scope(UV_ENOMEM), BT_SCOPE_PROCESS);
@@ -65,7 +62,6 @@ static void *hit_often(void *arg)
 
 static void test_soft_counts_always_and_logs_once(void **state)
 {
-    (void) state;
     int fds[2];
     char text[4096];
     pthread_t threads[3];
@@ -93,7 +89,6 @@ static void test_soft_counts_always_and_logs_once(void **state)
 
 static void test_bug_aborts_and_says_where(void **state)
 {
-    (void) state;
     int fds[2], status;
     char text[4096];
 

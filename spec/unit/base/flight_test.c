@@ -10,7 +10,6 @@
 
 static int open_one(void **state)
 {
-    (void) state;
     if (bt_flight_open(2) < 0)
         return -1;
     bt_flight_bind(0);
@@ -19,7 +18,6 @@ static int open_one(void **state)
 
 static int close_all(void **state)
 {
-    (void) state;
     bt_flight_close();
     return 0;
 }
@@ -37,7 +35,6 @@ static void test_wraps(void **state)
     const unsigned all = BT_FLIGHT_ENTRIES + 10;
     bt_flight_event_t event;
 
-    (void) state;
     assert_int_equal(bt_flight_last(0), 0);
     assert_false(bt_flight_read(0, 0, &event));
     assert_false(bt_flight_read(0, 1, &event));
@@ -64,7 +61,6 @@ static void test_counts_what_repeats(void **state)
     bt_flight_event_t event;
     uint64_t sum = 0;
 
-    (void) state;
     for (unsigned i = 0; i < 50; i++) {
         bt_flight_note(BT_FLIGHT_POLICY, 1000 + i, "plan of policy slow");
         bt_flight_note(BT_FLIGHT_QUEUE, 0, "pool main: the line is full");
@@ -80,7 +76,6 @@ static void test_counts_what_repeats(void **state)
 
 static void test_keeps_the_longest(void **state)
 {
-    (void) state;
     for (unsigned tries = 0; tries < 5 && newest().count < 3; tries++) {
         bt_flight_stall(5000, 4000, "timers");
         bt_flight_stall(9000, 20000, "timers");
@@ -104,7 +99,6 @@ static void test_cuts_what_is_long(void **state)
 {
     char name[200];
 
-    (void) state;
     memset(name, 'n', sizeof(name));
     name[sizeof(name) - 1] = '\0';
     bt_flight_note(BT_FLIGHT_WORKER, 0, "%s is down", name);
@@ -125,7 +119,6 @@ static void test_other_threads_note_nothing(void **state)
 {
     pthread_t thread;
 
-    (void) state;
     assert_int_equal(pthread_create(&thread, NULL, note_unbound, NULL), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(bt_flight_last(0) + bt_flight_last(1), 0);
@@ -156,7 +149,6 @@ static void test_nothing_is_torn(void **state)
     uint64_t seen = 0;
     bool was_over;
 
-    (void) state;
     atomic_store(&is_over, false);
     assert_int_equal(pthread_create(&thread, NULL, write_many, NULL), 0);
     do {

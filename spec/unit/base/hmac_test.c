@@ -20,7 +20,6 @@ static void test_rfc_4231(void **state)
 {
     char key[131], data[50];
 
-    (void) state;
     memset(key, 0x0b, 20);
     expect("b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7", (bt_str_t){key, 20},
            &BT_STR("Hi There"), 1);
@@ -39,7 +38,6 @@ static void test_pieces(void **state)
 {
     char data[200];
 
-    (void) state;
     for (unsigned i = 0; i < sizeof(data); i++)
         data[i] = (char) (i * 7);
     for (size_t n = 0; n <= sizeof(data); n++) {

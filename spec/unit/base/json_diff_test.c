@@ -9,7 +9,6 @@
 
 static void test_corpus(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < JSON_GOOD_COUNT; i++)
         assert_int_not_equal(json_oracle_check(json_good[i]), JSON_BOTH_REFUSE);
     for (size_t i = 0; i < JSON_BAD_COUNT; i++)
@@ -50,7 +49,6 @@ static size_t damage(char *text, size_t n, size_t max)
 
 static void test_damaged_corpus(void **state)
 {
-    (void) state;
     char text[1024];
     unsigned verdicts[3] = {0};
     bt_rand_seed(2024);

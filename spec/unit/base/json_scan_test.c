@@ -38,7 +38,6 @@ static const bt_json_wide_t *wides[8];
 
 static int find_wide(void **state)
 {
-    (void) state;
     for (unsigned i = 0; (wides[i] = bt_json_wide(i)) != NULL; i++)
         continue;
     return 0;
@@ -80,7 +79,6 @@ static void expect_same(bt_str_t text)
 
 static void test_corpus(void **state)
 {
-    (void) state;
     bt_json_scan_t s;
     for (size_t i = 0; i < JSON_GOOD_COUNT; i++) {
         expect_same(json_good[i]);
@@ -96,7 +94,6 @@ static void test_corpus(void **state)
 
 static void test_random_strings(void **state)
 {
-    (void) state;
     char text[80];
     bt_rand_seed(3);
     for (unsigned i = 0; i < 100000; i++) {
@@ -131,7 +128,6 @@ static void test_random_prose(void **state)
     char text[640];
     unsigned good = 0;
 
-    (void) state;
     bt_rand_seed(5);
     for (unsigned i = 0; i < 100000; i++) {
         size_t n = 1, most = 1 + bt_rand_below(400);
@@ -161,7 +157,6 @@ static void test_escapes_across_blocks(void **state)
 {
     char text[160];
 
-    (void) state;
     for (size_t at = 50; at < 70; at++)
         for (size_t run = 1; run < 9; run++)
             for (unsigned value = 0; value < 256; value++) {
@@ -183,7 +178,6 @@ static void test_every_digit(void **state)
 {
     char text[] = "\"\\u0000\"";
 
-    (void) state;
     for (unsigned value = 0; value < 256; value++)
         for (size_t at = 3; at < 7; at++) {
             text[at] = (char) value;
@@ -223,7 +217,6 @@ static void test_integers(void **state)
     char text[640];
     size_t most = 0;
 
-    (void) state;
     bt_rand_seed(9);
     for (unsigned i = 0; i < 100000; i++) {
         size_t n = 1;
@@ -251,7 +244,6 @@ static void test_every_utf8_pair(void **state)
     static const unsigned char thirds[] = {'a', 0x80, 0x9f, 0xbf, 0xc3};
     char text[80];
 
-    (void) state;
     memset(text, 'a', sizeof(text));
     text[0] = text[sizeof(text) - 1] = '"';
     for (unsigned pair = 0x8000; pair < 0x10000; pair++)
@@ -270,7 +262,6 @@ static void test_every_utf8_pair(void **state)
  */
 static void test_plain_end_is_exact(void **state)
 {
-    (void) state;
     char block[40];
     for (unsigned value = 0; value < 256; value++)
         for (size_t at = 0; at < 24; at++)
@@ -288,7 +279,6 @@ static void test_plain_end_is_exact(void **state)
 /* All code points, and all two-byte beginnings. */
 static void test_utf8_len(void **state)
 {
-    (void) state;
     char text[4];
     unsigned valid = 0;
     for (unsigned a = 0; a < 256; a++)

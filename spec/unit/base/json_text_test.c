@@ -7,7 +7,6 @@
 
 static void test_unescape(void **state)
 {
-    (void) state;
     static const struct {
         const char *json;
         bt_str_t text;
@@ -40,7 +39,6 @@ static void test_unescape(void **state)
 
 static void test_unescape_refuses(void **state)
 {
-    (void) state;
     static const char *bad[] = {"",       "\"",      "x",         "12",          "\"a",  "a\"",
                                 "\"\\\"", "\"\\x\"", "\"\\u12\"", "\"\\u123g\"", "\"\\u"};
     char out[64];
@@ -63,7 +61,6 @@ static void expect_quoted(bt_str_t s, const char *expected)
 
 static void test_quote(void **state)
 {
-    (void) state;
     expect_quoted(BT_STR(""), "\"\"");
     expect_quoted(BT_STR_NULL, "\"\"");
     expect_quoted(BT_STR("plain text that is longer than one block"),
@@ -81,7 +78,6 @@ static void test_quote(void **state)
 /* Any bytes quoted are valid JSON; UTF-8 comes back unchanged. */
 static void test_quote_and_unescape_are_inverse(void **state)
 {
-    (void) state;
     static const char *const units[] = {"a",
                                         "\"",
                                         "\\",
@@ -117,7 +113,6 @@ static void test_quote_and_unescape_are_inverse(void **state)
 
 static void test_i64(void **state)
 {
-    (void) state;
     int64_t v = 5;
     assert_int_equal(bt_json_i64(BT_STR("0"), &v), 0);
     assert_true(v == 0);
@@ -149,7 +144,6 @@ static void test_i64(void **state)
 
 static void test_double(void **state)
 {
-    (void) state;
     static const struct {
         const char *json;
         double value;

@@ -15,7 +15,6 @@ static void test_all_functions(void **state)
 {
     char why[256] = "";
 
-    (void) state;
     for (int i = 0; i < 2; i++) {
         assert_true(bt_library_load("libm.so.6", functions, 2, why, sizeof(why)));
         assert_string_equal(why, "");
@@ -30,7 +29,6 @@ static void test_why_not(void **state)
     static const bt_library_function_t unknown[] = {{"floor", &one}, {"no_such_function", &other}};
     char why[256] = "";
 
-    (void) state;
     assert_false(bt_library_load("libnobody.so.1", unknown, 2, why, sizeof(why)));
     assert_non_null(strstr(why, "libnobody.so.1"));
     assert_false(bt_library_load("libm.so.6", unknown, 2, why, sizeof(why)));

@@ -23,7 +23,6 @@ static void expect(const char *expected)
 
 static void test_numbers(void **state)
 {
-    (void) state;
     begin(200);
     bt_line_u64(&line, 0);
     bt_line_lit(&line, " ");
@@ -41,7 +40,6 @@ static void test_numbers(void **state)
 
 static void test_what_does_not_fit_is_left_out(void **state)
 {
-    (void) state;
     begin(5);
     bt_line_z(&line, "abc");
     bt_line_put(&line, BT_STR("defg"));
@@ -61,7 +59,6 @@ static void test_what_does_not_fit_is_left_out(void **state)
 
 static void test_plain_text_is_spelled_out(void **state)
 {
-    (void) state;
     begin(200);
     bt_line_plain(&line, BT_STR("a\nb\x1b[0m\x7f \xc3\xa4 \xc2\x9b \xff\xe2\x82 \xe2\x82\xac"),
                   100);
@@ -70,7 +67,6 @@ static void test_plain_text_is_spelled_out(void **state)
 
 static void test_cuts_are_marked_and_between_characters(void **state)
 {
-    (void) state;
     begin(200);
     bt_line_plain(&line, BT_STR("abcdef"), 6);
     bt_line_lit(&line, " ");
@@ -90,7 +86,6 @@ static void test_quoted_fits_at_any_size(void **state)
     static const char fills[] = {'a', '\x01', '\xff', '"'};
     char given[300];
 
-    (void) state;
     for (unsigned f = 0; f < sizeof(fills); f++) {
         memset(given, fills[f], sizeof(given));
         for (size_t size = 0; size < 2000; size++) {

@@ -14,7 +14,6 @@ static int value_of(bt_list_t *l)
 
 static void test_order(void **state)
 {
-    (void) state;
     bt_list_t head, *it, *tmp;
     struct node n[3] = {{.value = 1}, {.value = 2}, {.value = 0}};
     int expected = 0;
@@ -31,7 +30,6 @@ static void test_order(void **state)
 
 static void test_remove_is_idempotent_and_safe_while_walking(void **state)
 {
-    (void) state;
     bt_list_t head, *it, *tmp;
     struct node n[4];
     int left = 0;

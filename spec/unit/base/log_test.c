@@ -23,7 +23,6 @@ static size_t text_n;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_log_context(NULL, NULL, NULL);
     return pipe(fds);
 }
@@ -53,7 +52,6 @@ static unsigned count_lines(void)
 
 static void test_text_line(void **state)
 {
-    (void) state;
     bt_log_set(BT_LOG_INFO, false, fds[1]);
     bt_log_warn("http", "slow by %d ms", 12);
     bt_log_debug("http", "not shown");
@@ -66,7 +64,6 @@ static void test_text_line(void **state)
 
 static void test_context_and_levels(void **state)
 {
-    (void) state;
     bt_log_set(BT_LOG_DEBUG, false, fds[1]);
     bt_log_context("w0", "req-1", NULL);
     bt_log_debug("a", "one");
@@ -79,7 +76,6 @@ static void test_context_and_levels(void **state)
 
 static void test_no_forged_line(void **state)
 {
-    (void) state;
     bt_log_set(BT_LOG_INFO, false, fds[1]);
     bt_log_context("w\n0", NULL, NULL);
     bt_log_info("x", "%s", "a\n2026 error fake\r\x1b[0m\x7f");
@@ -103,7 +99,6 @@ static void expect_member(const char *line, const char *name, const char *expect
 
 static void test_json_line(void **state)
 {
-    (void) state;
     bt_log_set(BT_LOG_INFO, true, fds[1]);
     bt_log_context("w\"0", "r\\1", NULL);
     bt_log_info("comp", "say \"%s\"\n\xff", "hi");
@@ -119,7 +114,6 @@ static void test_json_line(void **state)
 /* Worst cases for the line limit: every byte grows sixfold, or threefold, or not at all. */
 static void test_long_messages_stay_one_whole_line(void **state)
 {
-    (void) state;
     static char message[10000];
     static const char fills[] = {'a', '\x01', '\xff', '"'};
     bt_log_set(BT_LOG_INFO, true, fds[1]);
@@ -148,7 +142,6 @@ static void test_long_messages_stay_one_whole_line(void **state)
 /* The window is put into the future first, so that no slow machine sees a second go by. */
 static void test_rate_limit_and_summary(void **state)
 {
-    (void) state;
     struct bt_log_site site = {.window_ms = UINT64_MAX / 2};
     bt_log_set(BT_LOG_INFO, false, fds[1]);
     for (int i = 0; i < 100; i++)
@@ -167,7 +160,6 @@ static void test_rate_limit_and_summary(void **state)
 
 static void test_finished_line(void **state)
 {
-    (void) state;
     bt_log_set(BT_LOG_INFO, false, fds[1]);
     bt_log_line(BT_STR("GET / 200"));
     bt_log_line(BT_STR_NULL);
@@ -204,7 +196,6 @@ static void *drain(void *arg)
 
 static void test_threads_write_whole_lines(void **state)
 {
-    (void) state;
     pthread_t threads[4], reader;
     unsigned whole[4] = {0}, limited = 0;
 
@@ -320,7 +311,6 @@ static void finish(pthread_t reader)
 
 static void test_queued_lines_keep_their_order(void **state)
 {
-    (void) state;
     const uint64_t dropped = bt_log_dropped();
     pthread_t reader;
 
@@ -338,7 +328,6 @@ static void test_queued_lines_keep_their_order(void **state)
 /* Nobody reads until all is said: without a queue this would never end. */
 static void test_a_million_lines_into_a_stuck_pipe(void **state)
 {
-    (void) state;
     const uint64_t before = bt_log_dropped();
     pthread_t reader;
 
@@ -360,7 +349,6 @@ static void test_a_million_lines_into_a_stuck_pipe(void **state)
 
 static void test_the_end_has_a_deadline(void **state)
 {
-    (void) state;
     pthread_t reader;
 
     for (unsigned i = 0; i < 1000; i++)
@@ -381,7 +369,6 @@ static void test_the_end_has_a_deadline(void **state)
 /* The reader is gone for good: lines are lost and counted, and the end comes at once. */
 static void test_a_pipe_that_broke(void **state)
 {
-    (void) state;
     const uint64_t before = bt_log_dropped();
 
     signal(SIGPIPE, SIG_IGN);
@@ -408,7 +395,6 @@ static void wait_for_child(pid_t pid, int expected_signal)
 /* What waits is the parent's; what the child says leaves at once. */
 static void test_a_child_writes_directly(void **state)
 {
-    (void) state;
     pthread_t reader;
     int own[2];
 
@@ -451,7 +437,6 @@ static pid_t start_dying(void)
 
 static void test_a_bug_is_told_after_what_waits(void **state)
 {
-    (void) state;
     pthread_t reader;
 
     bt_log_stop(LONG_MS);
@@ -467,7 +452,6 @@ static void test_a_bug_is_told_after_what_waits(void **state)
 
 static void test_a_bug_ends_a_process_whose_stderr_is_stuck(void **state)
 {
-    (void) state;
     bt_log_stop(LONG_MS);
     wait_for_child(start_dying(), SIGABRT); /* nobody reads */
     bt_log_set(BT_LOG_INFO, false, STDERR_FILENO);
@@ -488,7 +472,6 @@ static void *shout_long(void *arg)
 
 static void test_long_lines_are_not_torn(void **state)
 {
-    (void) state;
     pthread_t threads[4], reader;
     size_t bytes = 0;
 
@@ -512,7 +495,6 @@ static void test_long_lines_are_not_torn(void **state)
 /* Whoever shares the terminal may have made it non-blocking: lines wait, none is lost. */
 static void test_a_pipe_that_does_not_block(void **state)
 {
-    (void) state;
     pthread_t reader;
 
     assert_int_equal(fcntl(fds[1], F_SETFL, O_NONBLOCK), 0);
@@ -543,7 +525,6 @@ static void test_a_file_that_is_renamed(void **state)
 {
     unsigned lines;
 
-    (void) state;
     for (unsigned i = 0; i < 5000; i++) {
         log_numbered(i);
         if (i == 2500) {
@@ -562,7 +543,6 @@ static void test_a_file_that_is_renamed(void **state)
 
 static void test_a_file_that_cannot_be_opened_again(void **state)
 {
-    (void) state;
     log_numbered(0);
     assert_true(bt_log_last_words());
     assert_int_equal(rename(path, old_path), 0);
@@ -576,7 +556,6 @@ static void test_a_file_that_cannot_be_opened_again(void **state)
 
 static int setup_file(void **state)
 {
-    (void) state;
     strcpy(folder + sizeof(folder) - 7, "XXXXXX");
     if (mkdtemp(folder) == NULL)
         return -1;
@@ -590,7 +569,6 @@ static int remove_file(void **state)
 {
     char command[128];
 
-    (void) state;
     bt_log_stop(LONG_MS);
     bt_log_set(BT_LOG_INFO, false, STDERR_FILENO);
     snprintf(command, sizeof(command), "rm -rf %s", folder);

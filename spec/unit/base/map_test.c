@@ -11,7 +11,6 @@ static void test_put_get_remove(void **state)
     bt_map_t map;
     bt_map_entry_t *entries = calloc(COUNT + 1, sizeof *entries);
 
-    (void) state;
     assert_non_null(entries);
     assert_int_equal(bt_map_init(&map, 64), 0);
     bt_map_remove(&map, &entries[1]); /* never put: nothing */
@@ -37,7 +36,6 @@ static void test_one_key(void **state)
     bt_map_t map;
     bt_map_entry_t entries[300] = {{.key = 0}};
 
-    (void) state;
     assert_int_equal(bt_map_init(&map, 1), 0);
     for (unsigned i = 0; i < 300; i++)
         bt_map_put(&map, &entries[i], 7);

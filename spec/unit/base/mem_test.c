@@ -14,7 +14,6 @@
 
 static void test_kinds_are_counted_apart(void **state)
 {
-    (void) state;
     bt_mem_count(BT_MEM_ARENAS, 1000);
     bt_mem_count(BT_MEM_TEXTS, 20);
     assert_int_equal(bt_mem_bytes(BT_MEM_ARENAS), 1000);
@@ -41,7 +40,6 @@ static void test_threads_add_up(void **state)
 {
     pthread_t threads[4];
 
-    (void) state;
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, count_a_lot, NULL), 0);
     for (unsigned i = 0; i < 4; i++)
@@ -53,7 +51,6 @@ static void test_threads_add_up(void **state)
 
 static void test_resize_counts_what_it_gives(void **state)
 {
-    (void) state;
     char *p = bt_mem_resize(BT_MEM_TEXTS, NULL, 0, 100);
 
     memset(p, 'x', 100);
@@ -94,7 +91,6 @@ static void test_the_reserve_serves_what_must_not_fail(void **state)
 {
     void *must[16];
 
-    (void) state;
     if (BT_ASAN || BT_TSAN)
         skip();
     bt_mem_open();

@@ -28,7 +28,6 @@ static void take_all(size_t bytes)
 
 static void test_no_two_share_a_byte(void **state)
 {
-    (void) state;
     take_all(BT_PAGES_SMALL);
     for (unsigned i = 0; i < COUNT; i++)
         bt_pages_give(pieces[i], BT_PAGES_SMALL);
@@ -51,8 +50,6 @@ static unsigned count_resident(void)
 
 static void test_what_is_not_needed_has_no_memory(void **state)
 {
-    (void) state;
-
     if (BT_ASAN)
         skip();
     take_all(BT_PAGES_LARGE);
@@ -83,7 +80,6 @@ static void *give_all(void *arg)
 
 static void test_another_thread_may_give(void **state)
 {
-    (void) state;
     pthread_t thread;
 
     take_all(BT_PAGES_SMALL);

@@ -7,7 +7,6 @@
 
 static void test_seed_repeats(void **state)
 {
-    (void) state;
     uint64_t first[16];
     bt_rand_seed(42);
     for (int i = 0; i < 16; i++)
@@ -21,7 +20,6 @@ static void test_seed_repeats(void **state)
 
 static void test_below_is_in_range_and_even(void **state)
 {
-    (void) state;
     unsigned seen[7] = {0};
     bt_rand_seed(1);
     assert_true(bt_rand_below(0) == 0);
@@ -44,7 +42,6 @@ static void test_below_is_in_range_and_even(void **state)
 
 static void test_unit(void **state)
 {
-    (void) state;
     double sum = 0;
     bt_rand_seed(2);
     for (int i = 0; i < 10000; i++) {
@@ -57,7 +54,6 @@ static void test_unit(void **state)
 
 static void test_uuid(void **state)
 {
-    (void) state;
     char a[BT_UUID_CHARS + 1], b[BT_UUID_CHARS + 1];
     for (int i = 0; i < 200; i++) {
         bt_rand_uuid(a);
@@ -73,7 +69,6 @@ static void test_uuid(void **state)
 
 static void test_secure_fills(void **state)
 {
-    (void) state;
     unsigned char a[64] = {0}, b[64] = {0};
     bt_rand_secure(a, sizeof(a));
     bt_rand_secure(b, sizeof(b));
@@ -89,7 +84,6 @@ static void *draw(void *arg)
 
 static void test_threads_differ(void **state)
 {
-    (void) state;
     pthread_t threads[4];
     uint64_t drawn[4];
     for (int i = 0; i < 4; i++)

@@ -163,7 +163,6 @@ static void test_a_process_inside(void **state)
 {
     int status;
 
-    (void) state;
     strcpy(folder, "/tmp/baton-sandbox-XXXXXX");
     assert_non_null(mkdtemp(folder));
     assert_int_equal(mkdir(in("read"), 0700), 0);

@@ -7,7 +7,6 @@
 
 static void test_objects_come_zeroed(void **state)
 {
-    (void) state;
     bt_slab_t pool;
     bt_slab_init(&pool, 100, 4);
     for (int round = 0; round < 3; round++) {
@@ -26,7 +25,6 @@ static void test_objects_come_zeroed(void **state)
 
 static void test_zeroes_as_much_as_the_owner_wants(void **state)
 {
-    (void) state;
     bt_slab_t pool;
     bt_slab_init(&pool, 100, 4);
     pool.raw_bytes = 60;
@@ -44,7 +42,6 @@ static void test_zeroes_as_much_as_the_owner_wants(void **state)
 
 static void test_keeps_at_most_keep_max(void **state)
 {
-    (void) state;
     bt_slab_t pool;
     void *objects[10];
     bt_slab_init(&pool, 1, 4); /* smaller than the link it must hold while free */

@@ -7,7 +7,6 @@
 
 static void test_compares(void **state)
 {
-    (void) state;
     assert_true(bt_str_eq(BT_STR("abc"), bt_str("abc")));
     assert_false(bt_str_eq(BT_STR("abc"), BT_STR("abd")));
     assert_false(bt_str_eq(BT_STR("abc"), BT_STR("ab")));
@@ -20,7 +19,6 @@ static void test_compares(void **state)
 
 static void test_escaped_byte(void **state)
 {
-    (void) state;
     assert_int_equal(bt_str_escaped_byte(BT_STR("%2fx"), 0), '/');
     assert_int_equal(bt_str_escaped_byte(BT_STR("a%2F"), 1), '/');
     assert_int_equal(bt_str_escaped_byte(BT_STR("%00"), 0), 0);
@@ -41,7 +39,6 @@ static void test_take_hex64(void **state)
     bt_str_t text = BT_STR("0123456789abcdef rest");
     uint64_t value = 0;
 
-    (void) state;
     assert_true(bt_str_take_hex64(&text, &value));
     assert_true(value == UINT64_C(0x0123456789abcdef));
     assert_true(bt_str_eq(text, BT_STR(" rest")));
@@ -54,7 +51,6 @@ static void test_take_hex64(void **state)
 
 static void test_lines(void **state)
 {
-    (void) state;
     const bt_str_t three = BT_STR("a\nbc\nd\n");
     assert_int_equal(bt_str_lines(BT_STR_NULL), 0);
     assert_int_equal(bt_str_lines(three), 3);
@@ -68,7 +64,6 @@ static void test_lines(void **state)
 
 static void test_trim(void **state)
 {
-    (void) state;
     assert_true(bt_str_eq(bt_str_trim(BT_STR(" \t a b \r\n")), BT_STR("a b")));
     assert_int_equal(bt_str_trim(BT_STR("  \n ")).n, 0);
     assert_int_equal(bt_str_trim(BT_STR_NULL).n, 0);
@@ -76,7 +71,6 @@ static void test_trim(void **state)
 
 static void test_secret(void **state)
 {
-    (void) state;
     assert_true(bt_str_is_secret(BT_STR("sesame"), BT_STR("sesame")));
     assert_false(bt_str_is_secret(BT_STR("sesame"), BT_STR("sesamf")));
     assert_false(bt_str_is_secret(BT_STR("sesame"), BT_STR("Sesame")));
@@ -90,7 +84,6 @@ static void test_secret(void **state)
 
 static void test_find(void **state)
 {
-    (void) state;
     assert_int_equal(bt_str_find(BT_STR("hello world"), BT_STR("o w")), 4);
     assert_int_equal(bt_str_find(BT_STR("hello"), BT_STR("z")), -1);
     assert_int_equal(bt_str_find(BT_STR("he"), BT_STR("hello")), -1);
@@ -102,7 +95,6 @@ static void test_find(void **state)
 /* At every place of texts of every length, beside others that begin and end as it does. */
 static void test_find_everywhere(void **state)
 {
-    (void) state;
     const bt_str_t needle = BT_STR("\"usage\"");
     char *text;
 
@@ -126,7 +118,6 @@ static void test_find_everywhere(void **state)
 
 static void test_u64(void **state)
 {
-    (void) state;
     uint64_t value = 7;
     assert_int_equal(bt_str_u64(BT_STR("0"), &value), 0);
     assert_true(value == 0);
@@ -142,7 +133,6 @@ static void test_u64(void **state)
 
 static void test_dup(void **state)
 {
-    (void) state;
     char *copy = bt_str_dup((bt_str_t){"abcdef", 3});
     assert_string_equal(copy, "abc");
     free(copy);
@@ -153,7 +143,6 @@ static void test_dup(void **state)
 
 static void test_distance(void **state)
 {
-    (void) state;
     char a[100], b[100];
     assert_int_equal(bt_str_distance(BT_STR("kitten"), BT_STR("sitting")), 3);
     assert_int_equal(bt_str_distance(BT_STR("Port"), BT_STR("port")), 0);
@@ -172,7 +161,6 @@ static size_t cut(const char *z, size_t max)
 
 static void test_cut(void **state)
 {
-    (void) state;
     assert_int_equal(cut("abc", 3), 3);
     assert_int_equal(cut("abc", 2), 2);
     assert_int_equal(cut("abc", 0), 0);
@@ -187,7 +175,6 @@ static void test_cut(void **state)
 
 static void test_tame(void **state)
 {
-    (void) state;
     char text[] = "a\x1b[2J\x7f\n\xc2\x9b\xc2\xa0\xc3\xa9\xc2";
     bt_str_tame(text, sizeof(text) - 1);
     assert_string_equal(text, "a?[2J?\?\?\?\xc2\xa0\xc3\xa9\xc2");
@@ -209,7 +196,6 @@ static void check_number(uint64_t value, const char *decimal, const char *hex)
 
 static void test_numbers(void **state)
 {
-    (void) state;
     char z[4] = "....";
     check_number(0, "0", "0000000000000000");
     check_number(109, "109", "000000000000006d");
@@ -221,7 +207,6 @@ static void test_numbers(void **state)
 static void test_without_controls(void **state)
 {
     char text[33];
-    (void) state;
 
     for (size_t at = 0; at < sizeof(text) - 1; at++)
         for (unsigned c = 0; c < 256; c++) {

@@ -6,7 +6,6 @@
 
 static void test_put_and_printf_across_growth(void **state)
 {
-    (void) state;
     bt_text_t t;
     char expected[16];
 
@@ -27,7 +26,6 @@ static void test_put_and_printf_across_growth(void **state)
 
 static void test_printf_longer_than_the_rest(void **state)
 {
-    (void) state;
     bt_text_t t;
 
     for (int width = 1; width < 1000; width += 37) {
@@ -43,7 +41,6 @@ static void test_printf_longer_than_the_rest(void **state)
 static void test_json_member(void **state)
 {
     bt_text_t t;
-    (void) state;
     bt_text_init(&t);
     bt_text_json_member(&t, "a", "x\"y");
     bt_text_json_member(&t, "b", "");
@@ -56,7 +53,6 @@ static void test_json_cut(void **state)
 {
     bt_text_t t;
 
-    (void) state;
     bt_text_init(&t);
     bt_text_json_cut(&t, BT_STR("abc"), 3);
     bt_text_json_cut(&t, BT_STR("abc\"d"), 4);
@@ -69,7 +65,6 @@ static void test_json_cut(void **state)
 
 static void test_json_str(void **state)
 {
-    (void) state;
     bt_text_t t;
     bt_text_init(&t);
     bt_text_json_str(&t, BT_STR("a\"b\\c\n\x01\xff\xc3\xa9"));
@@ -81,7 +76,6 @@ static void test_json_str(void **state)
 
 static void test_failure_is_sticky(void **state)
 {
-    (void) state;
     bt_text_t t;
     bt_text_init(&t);
     bt_text_puts(&t, "kept");

@@ -45,7 +45,6 @@ static bt_advice_t advise(bt_advice_input_t in)
 static void names_prefill_and_the_split_that_fits_its_demand(void **state)
 {
     const bt_advice_t a = advise(minute(1, 3, 54, 18));
-    (void) state;
 
     assert_int_equal(a.bottleneck, BT_BOTTLENECK_PREFILL);
     assert_int_equal(a.confidence, BT_CONFIDENCE_HIGH);
@@ -66,7 +65,6 @@ static void names_prefill_and_the_split_that_fits_its_demand(void **state)
 static void names_decode_and_keeps_one_worker_of_each_role(void **state)
 {
     bt_advice_t a = advise(minute(2, 2, 24, 110));
-    (void) state;
 
     assert_int_equal(a.bottleneck, BT_BOTTLENECK_DECODE);
     assert_int_equal(a.prefill, 1);
@@ -83,7 +81,6 @@ static void names_decode_and_keeps_one_worker_of_each_role(void **state)
 static void keeps_a_split_that_no_other_betters_by_a_tenth(void **state)
 {
     bt_advice_t a = advise(minute(2, 2, 110, 100));
-    (void) state;
 
     assert_int_equal(a.bottleneck, BT_BOTTLENECK_BOTH);
     assert_int_equal(a.prefill, 2);
@@ -99,7 +96,6 @@ static void keeps_a_split_that_no_other_betters_by_a_tenth(void **state)
 /* Each candidate tried: the formula's split is the best of all. */
 static void no_other_split_takes_more(void **state)
 {
-    (void) state;
     for (unsigned workers = 2; workers <= 40; workers++)
         for (double p = 1; p < 2000; p *= 3)
             for (double d = 1; d < 2000; d *= 2.7) {
@@ -114,7 +110,6 @@ static void says_why_it_says_nothing(void **state)
 {
     bt_advice_input_t in = minute(1, 1, 30, 30);
     bt_advice_t a;
-    (void) state;
 
     in.decode.requests = 9;
     a = advise(in);
@@ -131,7 +126,6 @@ static void says_why_it_says_nothing(void **state)
 static void trusts_time_alone_the_least(void **state)
 {
     bt_advice_input_t in = minute(1, 1, 30, 30);
-    (void) state;
 
     in.decode.by = BT_ADVICE_BY_TIME;
     assert_int_equal(advise(in).confidence, BT_CONFIDENCE_LOW);
@@ -145,7 +139,6 @@ static void predicts_ttft(void **state)
 {
     bt_advice_input_t in = minute(2, 1, 20, 30);
     bt_advice_t a;
-    (void) state;
 
     near(150, bt_advice_md1_ms(5, 100));
     near(100, bt_advice_md1_ms(0, 100));
@@ -175,7 +168,6 @@ static int set_up_pool(void **state)
     const bt_worker_spec_t *list = specs;
     const unsigned count = 2;
     char err[256];
-    (void) state;
 
     bt_pool_spec_init(&pool);
     pool.name = text("main");
@@ -197,7 +189,6 @@ static int set_up_pool(void **state)
 
 static int tear_down_pool(void **state)
 {
-    (void) state;
     bt_advisor_free(advisor);
     bt_registry_free(r);
     return 0;
@@ -237,7 +228,6 @@ static void run(unsigned seconds)
 static void means_fade_and_hold_from_the_first_second_on(void **state)
 {
     bt_advice_input_t in;
-    (void) state;
 
     look_for_ms(100);
     run(6);
@@ -270,7 +260,6 @@ static double decode_use(enum bt_advice_by by)
 static void decode_is_as_used_as_its_nearest_limit_says(void **state)
 {
     bt_ledger_entry_t e[2] = {{0}, {0}};
-    (void) state;
 
     bt_ledger_hold(&e[0], d0, BT_PHASE_DECODE, 10);
     bt_ledger_hold(&e[1], d0, BT_PHASE_DECODE, 10);
@@ -296,7 +285,6 @@ static void decode_is_as_used_as_its_nearest_limit_says(void **state)
 static void others_requests_count(void **state)
 {
     bt_ledger_entry_t e = {0};
-    (void) state;
 
     bt_worker_set_others(p0, BT_PHASE_PREFILL, 100, 1);
     bt_ledger_hold(&e, p0, BT_PHASE_PREFILL, 100);
@@ -312,7 +300,6 @@ static void others_requests_count(void **state)
 
 static void who_is_out_is_not_counted(void **state)
 {
-    (void) state;
     look_for_ms(1000);
     bt_worker_set_health(d0, BT_HEALTH_DOWN, "no answer");
     look_for_ms(200);

@@ -6,14 +6,12 @@ static bt_breaker_t b;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_breaker_init(&b, NULL);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_breaker_fini(&b);
     return 0;
 }
@@ -27,7 +25,6 @@ static void fail_times(unsigned n, uint64_t now_ms)
 static void five_in_the_window_open_it(void **state)
 {
     bool probe = true;
-    (void) state;
     fail_times(4, 1000);
     assert_true(bt_breaker_allows(&b, 1000));
     assert_true(bt_breaker_enter(&b, 1000, &probe));
@@ -42,7 +39,6 @@ static void five_in_the_window_open_it(void **state)
 
 static void spread_out_failures_do_not(void **state)
 {
-    (void) state;
     for (uint64_t i = 0; i < 40; i++)
         assert_false(bt_breaker_failure(&b, false, 1000 + i * 2501));
     assert_int_equal(bt_breaker_state(&b, 200000), BT_BREAKER_CLOSED);
@@ -51,7 +47,6 @@ static void spread_out_failures_do_not(void **state)
 static void one_failure_is_enough_while_anothers_is_open(void **state)
 {
     bool probe = true;
-    (void) state;
     bt_breaker_hint(&b, 2000);
     assert_true(bt_breaker_enter(&b, 1000, &probe)); /* a hint takes nobody out */
     assert_false(probe);
@@ -64,7 +59,6 @@ static void one_failure_is_enough_while_anothers_is_open(void **state)
 
 static void innocent_and_success_never_count(void **state)
 {
-    (void) state;
     for (int i = 0; i < 100; i++) {
         bt_breaker_innocent(&b, false);
         bt_breaker_success(&b, false);
@@ -75,7 +69,6 @@ static void innocent_and_success_never_count(void **state)
 static void one_probe_then_closed(void **state)
 {
     bool probe = false, second = false;
-    (void) state;
     fail_times(5, 1000);
     assert_int_equal(bt_breaker_state(&b, 11000), BT_BREAKER_HALF_OPEN);
     assert_true(bt_breaker_allows(&b, 11000));
@@ -95,7 +88,6 @@ static void one_probe_then_closed(void **state)
 static void innocent_probe_gives_the_slot_back(void **state)
 {
     bool probe = false;
-    (void) state;
     fail_times(5, 1000);
     assert_true(bt_breaker_enter(&b, 11000, &probe));
     bt_breaker_innocent(&b, true);
@@ -110,7 +102,6 @@ static void open_time_doubles_to_its_cap(void **state)
     static const uint64_t open_ms[] = {10000, 20000, 40000, 80000, 120000, 120000};
     uint64_t now_ms = 1000;
     bool probe;
-    (void) state;
     fail_times(5, now_ms);
     for (size_t i = 0; i < sizeof open_ms / sizeof open_ms[0]; i++) {
         assert_false(bt_breaker_allows(&b, now_ms + open_ms[i] - 1));
@@ -128,7 +119,6 @@ static void open_time_doubles_to_its_cap(void **state)
 
 static void late_failures_while_open_do_not_prolong(void **state)
 {
-    (void) state;
     fail_times(5, 1000);
     fail_times(20, 5000);
     assert_true(bt_breaker_allows(&b, 11000));
@@ -137,7 +127,6 @@ static void late_failures_while_open_do_not_prolong(void **state)
 
 static void disabled_never_opens(void **state)
 {
-    (void) state;
     b.config.disabled = true;
     fail_times(100, 1000);
     assert_true(bt_breaker_allows(&b, 1000));
@@ -147,7 +136,6 @@ static void thresholds_are_bounded(void **state)
 {
     bt_breaker_t other;
     bt_breaker_config_t config;
-    (void) state;
     bt_breaker_config_defaults(&config);
     config.failures = 1000;
     bt_breaker_init(&other, &config);
@@ -162,7 +150,6 @@ static void a_worker_that_came_back_may_be_probed_at_once(void **state)
 {
     bool probe = false;
 
-    (void) state;
     fail_times(5, 1000);
     assert_false(bt_breaker_allows(&b, 1001));
     bt_breaker_recovered(&b);
@@ -182,7 +169,6 @@ static bt_breaker_group_t *group;
 
 static int setup_group(void **state)
 {
-    (void) state;
     group = bt_breaker_group_new();
     for (unsigned i = 0; i < GROUP; i++) {
         bt_breaker_init(&members[i], NULL);
@@ -194,7 +180,6 @@ static int setup_group(void **state)
 
 static int teardown_group(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < GROUP; i++)
         bt_breaker_fini(&members[i]);
     assert_int_equal(atomic_load(&group->usable), 0);
@@ -220,7 +205,6 @@ static unsigned allowed(uint64_t now_ms)
 
 static void half_stay_in_though_all_fail(void **state)
 {
-    (void) state;
     assert_int_equal(fail_member(0, 1000), BT_BREAKER_OPENED);
     assert_int_equal(fail_member(1, 1000), BT_BREAKER_OPENED);
     assert_int_equal(fail_member(2, 1000), BT_BREAKER_SPARED);
@@ -236,7 +220,6 @@ static void half_stay_in_though_all_fail(void **state)
 static void a_free_place_goes_to_the_next_failure(void **state)
 {
     bool probe;
-    (void) state;
     (void) fail_member(0, 1000);
     (void) fail_member(1, 1000);
     assert_int_equal(fail_member(2, 5000), BT_BREAKER_SPARED);
@@ -252,7 +235,6 @@ static void a_free_place_goes_to_the_next_failure(void **state)
 static void one_that_is_down_takes_no_place(void **state)
 {
     bool probe;
-    (void) state;
     bt_breaker_set_usable(&members[0], false);
     bt_breaker_set_usable(&members[1], false);
     assert_int_equal(fail_member(0, 1000), BT_BREAKER_OPENED);
@@ -268,7 +250,6 @@ static void one_that_is_down_takes_no_place(void **state)
 
 static void those_out_are_let_in_when_the_others_go_down(void **state)
 {
-    (void) state;
     (void) fail_member(0, 1000);
     (void) fail_member(1, 1000);
     assert_int_equal(allowed(1001), 2);
@@ -281,7 +262,6 @@ static void those_out_are_let_in_when_the_others_go_down(void **state)
 
 static void one_may_be_out_be_it_alone(void **state)
 {
-    (void) state;
     for (unsigned i = 1; i < GROUP; i++)
         bt_breaker_set_usable(&members[i], false);
     assert_int_equal(fail_member(0, 1000), BT_BREAKER_OPENED);
@@ -319,7 +299,6 @@ static void *race_for_probe(void *arg)
 static void one_probe_among_eight_threads(void **state)
 {
     pthread_t threads[8];
-    (void) state;
     fail_times(5, 1000);
     atomic_store(&now_at, 200000);
     pthread_barrier_init(&barrier, NULL, 8);

@@ -129,7 +129,6 @@ static const struct row rows[] = {
 
 static void every_row_of_the_table(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct row *r = &rows[i];
         bt_str_t children[2] = {bt_str(r->child0), bt_str(r->child1)};
@@ -157,7 +156,6 @@ static void multi_connectors_inside_each_other(void **state)
     enum bt_capability cap;
     const char *dialect, *why;
     bt_pair_rules_t rules;
-    (void) state;
 
     bt_capability_derive(U, multi, children, 5, BT_STR_NULL, &cap, &dialect, &why);
     assert_null(why);
@@ -196,7 +194,6 @@ static void connectors_of_users_files(void **state)
     bt_pair_rules_t rules;
     enum bt_capability cap;
     const char *dialect, *why;
-    (void) state;
 
     assert_derived(U, "PsychicConnector", NULL, NONE, NULL, "unknown connector");
     assert_derived(U, "PsychicConnector", "psychic", NONE, NULL, "unknown dispatch_profile");
@@ -229,7 +226,6 @@ static void own_workers_that_serve_alone(void **state)
                                     BT_ENGINE_UNKNOWN, true,     false};
     enum bt_capability cap;
     const char *dialect, *why;
-    (void) state;
 
     assert_int_equal(bt_capability_add(&own), 0);
     assert_int_equal(bt_capability_add(&own), 0);
@@ -246,7 +242,6 @@ static void a_shipped_dialect_for_another_connector(void **state)
     bt_pair_rules_t rules;
     enum bt_capability cap;
     const char *dialect, *why;
-    (void) state;
 
     assert_int_equal(add("PulledConnector", "nixl", HANDOFF), 0);
     bt_capability_derive(U, BT_STR("PulledConnector"), NULL, 0, BT_STR_NULL, &cap, &dialect, &why);
@@ -262,7 +257,6 @@ static void rules_that_connectors_demand(void **state)
 {
     bt_pair_rules_t rules;
     bt_str_t multi[2] = {BT_STR("NixlConnector"), BT_STR("Other")};
-    (void) state;
     bt_capability_pair_rules(U, BT_STR("NixlConnector"), NULL, 0, "nixl", &rules);
     assert_int_equal(rules.tp, BT_TP_DIVIDES);
     assert_true(rules.equal_version);
@@ -292,7 +286,6 @@ static void names_and_parsing(void **state)
 {
     enum bt_engine engine = BT_ENGINE_UNKNOWN;
     enum bt_role role = BT_ROLE_PREFILL;
-    (void) state;
     assert_int_equal(bt_engine_parse(BT_STR("vLLM-Ascend"), &engine), 0);
     assert_int_equal(engine, BT_ENGINE_VLLM_ASCEND);
     assert_int_equal(bt_engine_parse(BT_STR("SGLang"), &engine), 0);

@@ -25,7 +25,6 @@ static void are_read_by_rank(void **state)
 {
     bt_worker_t *w = prefill();
     char id[BT_ENGINE_ID_MAX];
-    (void) state;
 
     assert_true(w->asks_bootstrap);
     assert_string_equal(bt_worker_why_not(w, 1), "no_engine_id");
@@ -48,7 +47,6 @@ static void keep_their_version_until_they_change(void **state)
     bt_worker_t *w = prefill();
     char id[BT_ENGINE_ID_MAX];
     unsigned first;
-    (void) state;
 
     assert_int_equal(bt_engine_ids_read(w, BT_STR("{\"0\":{\"engine_id\":\"a\"}}")), 0);
     first = w->engine_ids_version;
@@ -83,7 +81,6 @@ static void what_names_no_id_changes_nothing(void **state)
                                       "{\"detail\":\"Not Found\"}"};
     bt_worker_t *w = prefill();
     char id[BT_ENGINE_ID_MAX];
-    (void) state;
 
     assert_int_equal(bt_engine_ids_read(w, BT_STR("{\"0\":{\"engine_id\":\"kept\"}}")), 0);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
@@ -100,7 +97,6 @@ static void doubted_ones_are_asked_for_and_serve_till_then(void **state)
     bt_worker_t *w = prefill();
     char id[BT_ENGINE_ID_MAX];
     uint64_t changes = bt_workers_changes();
-    (void) state;
 
     bt_breaker_join(&w->breaker, group);
     bt_worker_note_service(w);

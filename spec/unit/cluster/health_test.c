@@ -10,7 +10,6 @@ static const bt_health_rules_t rules = {.interval_ms = 5000, .failures = 3, .suc
 
 static int setup(void **state)
 {
-    (void) state;
     w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "nixl");
     track = (bt_health_track_t){0};
     return 0;
@@ -18,7 +17,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_worker_unref(w);
     return 0;
 }
@@ -58,7 +56,6 @@ static void what_an_answer_means(void **state)
         {BT_ENGINE_VLLM, BT_E_RESET, 0, "", BT_VERDICT_FAIL},
         {BT_ENGINE_VLLM, UV_EMFILE, 0, "", BT_VERDICT_OURS},
     };
-    (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         w->engine = rows[i].engine;
         if (bt_health_judge(w, rows[i].rc, rows[i].status, bt_str(rows[i].body)) != rows[i].verdict)
@@ -68,7 +65,6 @@ static void what_an_answer_means(void **state)
 
 static void first_answer_counts_at_once(void **state)
 {
-    (void) state;
     assert_int_equal(count(BT_VERDICT_OK), BT_HEALTH_UP);
     atomic_store(&w->health, BT_HEALTH_UNKNOWN);
     track = (bt_health_track_t){0};
@@ -77,7 +73,6 @@ static void first_answer_counts_at_once(void **state)
 
 static void three_failures_two_successes(void **state)
 {
-    (void) state;
     count(BT_VERDICT_OK);
     assert_int_equal(count(BT_VERDICT_FAIL), BT_HEALTH_UP);
     assert_int_equal(count(BT_VERDICT_FAIL), BT_HEALTH_UP);
@@ -93,7 +88,6 @@ static void three_failures_two_successes(void **state)
 
 static void dead_is_down_at_once_and_ours_is_nothing(void **state)
 {
-    (void) state;
     count(BT_VERDICT_OK);
     assert_int_equal(count(BT_VERDICT_OURS), BT_HEALTH_UP);
     assert_int_equal(count(BT_VERDICT_DEAD), BT_HEALTH_DOWN);
@@ -101,7 +95,6 @@ static void dead_is_down_at_once_and_ours_is_nothing(void **state)
 
 static void scaling_drains_and_comes_back(void **state)
 {
-    (void) state;
     count(BT_VERDICT_OK);
     assert_int_equal(count(BT_VERDICT_SCALING), BT_HEALTH_DRAIN);
     assert_int_equal(count(BT_VERDICT_SCALING), BT_HEALTH_DRAIN);
@@ -110,7 +103,6 @@ static void scaling_drains_and_comes_back(void **state)
 
 static void bytes_in_the_last_interval_mean_alive(void **state)
 {
-    (void) state;
     count(BT_VERDICT_OK);
     bt_worker_note_bytes(w, 100010 - 4999);
     for (int i = 0; i < 10; i++)
@@ -123,7 +115,6 @@ static void bytes_in_the_last_interval_mean_alive(void **state)
 
 static void death_is_believed_unless_bytes_came_since(void **state)
 {
-    (void) state;
     count(BT_VERDICT_OK);
     bt_worker_note_bytes(w, 100005); /* after the probe was sent */
     assert_int_equal(count(BT_VERDICT_DEAD), BT_HEALTH_UP);
@@ -133,7 +124,6 @@ static void death_is_believed_unless_bytes_came_since(void **state)
 
 static void passive_signals(void **state)
 {
-    (void) state;
     count(BT_VERDICT_OK);
     count(BT_VERDICT_OK);
     bt_health_note_connect_failure(w, false);

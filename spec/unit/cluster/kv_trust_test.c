@@ -6,7 +6,6 @@ static bt_worker_t w;
 
 static int setup(void **state)
 {
-    (void) state;
     w = (bt_worker_t){.name = (char *) "w0"};
     return 0;
 }
@@ -19,7 +18,6 @@ static void miss(unsigned times)
 
 static void test_misses_in_a_row(void **state)
 {
-    (void) state;
     bt_kv_trust_note(&w, 0, 100, true, 30);
     miss(BT_KV_MISSES_MAX - 1);
     assert_true(bt_kv_trust_has(&w));
@@ -34,7 +32,6 @@ static void test_misses_in_a_row(void **state)
 
 static void test_who_tells_nothing(void **state)
 {
-    (void) state;
     miss(3 * BT_KV_MISSES_MAX);
     assert_true(bt_kv_trust_has(&w));
     bt_kv_trust_note(&w, 0, 100, true, 0); /* it does, from here on */
@@ -45,7 +42,6 @@ static void test_who_tells_nothing(void **state)
 /* Any of its ranks may have had what another one computed. */
 static void test_several_ranks(void **state)
 {
-    (void) state;
     w.dp_size = 2;
     w.spec.dp_rank = -1;
     bt_kv_trust_note(&w, 0, 100, true, 30);
@@ -58,7 +54,6 @@ static void test_several_ranks(void **state)
 
 static void test_it_comes_back(void **state)
 {
-    (void) state;
     bt_kv_trust_note(&w, 0, 100, true, 0);
     miss(BT_KV_MISSES_MAX);
     assert_false(bt_kv_trust_has(&w));

@@ -7,14 +7,12 @@ static bt_worker_t *w;
 
 static int setup(void **state)
 {
-    (void) state;
     w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "nixl");
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_worker_unref(w);
     return 0;
 }
@@ -28,7 +26,6 @@ static void assert_load(enum bt_phase phase, int64_t tokens, int64_t requests)
 static void tokens_per_phase(void **state)
 {
     bt_ledger_entry_t p = {0}, d = {0};
-    (void) state;
     bt_ledger_hold(&p, w, BT_PHASE_PREFILL, 100);
     bt_ledger_hold(&d, w, BT_PHASE_DECODE, 40);
     bt_ledger_grow(&d, 3);
@@ -46,7 +43,6 @@ static void tokens_per_phase(void **state)
 static void release_twice_and_never_held(void **state)
 {
     bt_ledger_entry_t e = {0};
-    (void) state;
     bt_ledger_release(&e);
     bt_ledger_grow(&e, 7);
     assert_load(BT_PHASE_DECODE, 0, 0);
@@ -60,7 +56,6 @@ static void release_twice_and_never_held(void **state)
 static void holding_again_moves_the_load(void **state)
 {
     bt_ledger_entry_t e = {0};
-    (void) state;
     bt_ledger_hold(&e, w, BT_PHASE_PREFILL, 10);
     bt_ledger_hold(&e, w, BT_PHASE_DECODE, 20);
     assert_load(BT_PHASE_PREFILL, 0, 0);
@@ -101,7 +96,6 @@ static void *hammer(void *arg)
 static void a_leg_that_goes_on_counts_once(void **state)
 {
     bt_ledger_entry_t prefill = {0}, decode = {0};
-    (void) state;
     bt_ledger_hold(&prefill, w, BT_PHASE_PREFILL, 100);
     int64_t started = atomic_load(&w->load.started_since);
     bt_ledger_pass(&prefill, &decode, BT_PHASE_DECODE, 100);
@@ -116,7 +110,6 @@ static void a_leg_that_goes_on_counts_once(void **state)
 static void totals_return_to_zero_under_threads(void **state)
 {
     pthread_t threads[4];
-    (void) state;
     for (uintptr_t i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, hammer, (void *) (i + 1)), 0);
     for (int i = 0; i < 4; i++)

@@ -6,7 +6,6 @@ static bt_load_sample_t s;
 
 static int clear(void **state)
 {
-    (void) state;
     memset(&s, 0, sizeof s);
     s.total_tokens = -1;
     s.running = 99; /* seen again when a text is refused */
@@ -44,7 +43,6 @@ static const char vllm_text[] =
 
 static void vllm_sums_over_engines(void **state)
 {
-    (void) state;
     assert_int_equal(bt_load_read_metrics(bt_str(vllm_text), -1, &s), 0);
     assert_sample(7, 2, 125046, -1);
     assert_int_equal(atomic_load(&s.blocked), 2); /* for room, not for KV */
@@ -52,14 +50,12 @@ static void vllm_sums_over_engines(void **state)
 
 static void vllm_of_one_rank(void **state)
 {
-    (void) state;
     assert_int_equal(bt_load_read_metrics(bt_str(vllm_text), 1, &s), 0);
     assert_sample(4, 0, 92, -1);
 }
 
 static void vllm_old_name_and_crlf(void **state)
 {
-    (void) state;
     assert_int_equal(
         bt_load_read_metrics(BT_STR("vllm:num_requests_running{model_name=\"m\"} 1.0\r\n"
                                     "vllm:num_requests_waiting{model_name=\"m\"} 1.0\r\n"
@@ -71,7 +67,6 @@ static void vllm_old_name_and_crlf(void **state)
 
 static void vllm_odd_values(void **state)
 {
-    (void) state;
     assert_int_equal(
         bt_load_read_metrics(BT_STR("vllm:num_requests_running NaN\n"
                                     "vllm:num_requests_running{x=\"\\\"}\"} 2 1700000000000\n"
@@ -93,7 +88,6 @@ static void texts_without_a_known_series(void **state)
                                         "<html>not found</html>",
                                         "vllm:num_requests_running{",
                                         "vllm:num_requests_running"};
-    (void) state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         assert_int_equal(bt_load_read_metrics(bt_str(texts[i]), -1, &s), BT_E_INVAL);
     assert_int_equal(atomic_load(&s.running), 99);
@@ -101,7 +95,6 @@ static void texts_without_a_known_series(void **state)
 
 static void whose_metrics(void **state)
 {
-    (void) state;
     assert_int_equal(bt_load_detect(bt_str(vllm_text)), BT_LOAD_VLLM_METRICS);
     assert_int_equal(
         bt_load_detect(
@@ -126,14 +119,12 @@ static const char sglang_text[] = "{\"timestamp\":\"2026-01-31T12:00:00+00:00\",
 
 static void sglang_sums_and_highest_usage(void **state)
 {
-    (void) state;
     assert_int_equal(bt_load_read_loads(bt_str(sglang_text), -1, &s), 0);
     assert_sample(7, 1, 750000, 500);
 }
 
 static void sglang_of_one_rank(void **state)
 {
-    (void) state;
     assert_int_equal(bt_load_read_loads(bt_str(sglang_text), 0, &s), 0);
     assert_sample(2, 1, 300000, 410);
 }
@@ -149,7 +140,6 @@ static void sglang_texts_that_say_nothing(void **state)
                                         "{\"loads\":[{\"token_usage\":1}]}",
                                         "{\"loads\":[{\"num_running_reqs\":\"3\"}]}",
                                         "{\"loads\":[{\"num_running_reqs\":3}"};
-    (void) state;
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         assert_int_equal(bt_load_read_loads(bt_str(texts[i]), -1, &s), BT_E_INVAL);
     assert_int_equal(atomic_load(&s.running), 99);

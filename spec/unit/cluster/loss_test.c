@@ -22,7 +22,6 @@ static int setup(void **state)
 {
     char url[32];
 
-    (void) state;
     bt_loss_init(&book, &rules);
     book.on_lost = on_lost;
     told = 0;
@@ -38,7 +37,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < N; i++) {
         bt_loss_unwatch(&tracks[i]);
         bt_worker_unref(w[i]);
@@ -56,7 +54,6 @@ static bool note(unsigned i, enum bt_verdict verdict, uint64_t began_ms)
 
 static void a_dead_engine_is_lost_at_once_and_once(void **state)
 {
-    (void) state;
     assert_true(note(0, BT_VERDICT_DEAD, 10000));
     assert_int_equal(bt_worker_lost_since(w[0]), 12000);
     assert_int_equal(atomic_load(&w[0]->health), BT_HEALTH_DOWN);
@@ -73,7 +70,6 @@ static void a_dead_engine_is_lost_at_once_and_once(void **state)
 
 static void bytes_after_the_question_contradict_it(void **state)
 {
-    (void) state;
     bt_worker_note_bytes(w[0], 10001);
     assert_false(note(0, BT_VERDICT_DEAD, 10000));
     assert_int_equal(told, 0);
@@ -81,7 +77,6 @@ static void bytes_after_the_question_contradict_it(void **state)
 
 static void what_came_after_a_loss_is_lost_again(void **state)
 {
-    (void) state;
     assert_true(note(0, BT_VERDICT_DEAD, 10000));
     bt_worker_note_bytes(w[0], 12100);
     assert_true(note(0, BT_VERDICT_DEAD, 15000));
@@ -91,7 +86,6 @@ static void what_came_after_a_loss_is_lost_again(void **state)
 
 static void three_failed_checks_without_a_byte(void **state)
 {
-    (void) state;
     bt_worker_note_bytes(w[0], 9000);
     assert_false(note(0, BT_VERDICT_FAIL, 10000));
     assert_false(note(0, BT_VERDICT_FAIL, 15000));
@@ -101,7 +95,6 @@ static void three_failed_checks_without_a_byte(void **state)
 
 static void a_byte_begins_the_row_anew(void **state)
 {
-    (void) state;
     assert_false(note(0, BT_VERDICT_FAIL, 10000));
     assert_false(note(0, BT_VERDICT_FAIL, 15000));
     bt_worker_note_bytes(w[0], 18000);
@@ -116,7 +109,6 @@ static void good_and_refused_checks_break_the_row(void **state)
                                               BT_VERDICT_SCALING};
     uint64_t at_ms = 10000;
 
-    (void) state;
     for (unsigned i = 0; i < 3; i++) {
         assert_false(note(0, BT_VERDICT_FAIL, at_ms += 5000));
         assert_false(note(0, BT_VERDICT_FAIL, at_ms += 5000));
@@ -128,7 +120,6 @@ static void good_and_refused_checks_break_the_row(void **state)
 
 static void our_own_want_says_nothing(void **state)
 {
-    (void) state;
     note(0, BT_VERDICT_FAIL, 10000);
     note(0, BT_VERDICT_FAIL, 15000);
     assert_false(note(0, BT_VERDICT_OURS, 20000));
@@ -139,7 +130,6 @@ static void one_failure_is_not_enough_while_bytes_come(void **state)
 {
     static const bt_health_rules_t one = {.interval_ms = 5000, .failures = 1, .successes = 2};
 
-    (void) state;
     book.rules = &one;
     bt_worker_note_bytes(w[0], 9900);
     assert_false(note(0, BT_VERDICT_FAIL, 10000));
@@ -148,7 +138,6 @@ static void one_failure_is_not_enough_while_bytes_come(void **state)
 
 static void who_never_was_well_cannot_be_lost(void **state)
 {
-    (void) state;
     tracks[0].has_answered = false;
     for (unsigned i = 0; i < 5; i++)
         assert_false(note(0, BT_VERDICT_FAIL, 10000 + 5000 * i));
@@ -170,7 +159,6 @@ static unsigned lose_many(unsigned count)
 
 static void two_of_five_are_lost(void **state)
 {
-    (void) state;
     assert_int_equal(lose_many(2), 2);
 }
 
@@ -178,7 +166,6 @@ static void most_of_a_role_is_not_cut(void **state)
 {
     uint64_t before = bt_loss_withheld(BT_LOSS_WITHHELD_ROLE);
 
-    (void) state;
     assert_int_equal(lose_many(3), 0);
     assert_int_equal(told, 0);
     assert_int_equal(bt_loss_withheld(BT_LOSS_WITHHELD_ROLE), before + 3);
@@ -191,14 +178,12 @@ static void most_of_a_role_is_not_cut(void **state)
 
 static void a_small_role_has_no_most(void **state)
 {
-    (void) state;
     w[3]->spec.role = w[4]->spec.role = BT_ROLE_DECODE;
     assert_int_equal(lose_many(3), 3);
 }
 
 static void those_that_fell_silent_before_do_not_count(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 3; i++)
         (void) note(0, BT_VERDICT_FAIL, 10000 + 5000 * i);
     for (unsigned i = 0; i < 3; i++)
@@ -213,7 +198,6 @@ static void checks_that_ran_out_while_we_stood_still_do_not_count(void **state)
 {
     uint64_t before = bt_loss_withheld(BT_LOSS_WITHHELD_STALL);
 
-    (void) state;
     note(0, BT_VERDICT_FAIL, 10000);
     note(0, BT_VERDICT_FAIL, 15000);
     bt_loss_heartbeat(&book, 17500);
@@ -228,7 +212,6 @@ static void checks_that_ran_out_while_we_stood_still_do_not_count(void **state)
 /* Nobody waits on a worker that has been stopped as it should be: its end is no failure. */
 static void a_process_that_is_gone_is_lost_with_its_legs(void **state)
 {
-    (void) state;
     bt_loss_gone(&book, w[0], "gone", 10000);
     assert_int_equal(told, 0);
     assert_int_equal(atomic_load(&w[0]->health), BT_HEALTH_UP);

@@ -167,7 +167,6 @@ static void on_publish(void *user, bt_workers_t *workers)
 
 static int setup(void **state)
 {
-    (void) state;
     memset(&server, 0, sizeof server);
     memset(&boot, 0, sizeof boot);
     server_start(&server);
@@ -185,7 +184,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_monitor_stop(monitor);
     bt_registry_free(registry);
     bt_loop_fini(&loop);
@@ -230,7 +228,6 @@ static enum bt_health health(const bt_worker_t *w)
 
 static void first_good_answer_counts_at_once(void **state)
 {
-    (void) state;
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
     assert_int_equal(health(w), BT_HEALTH_UNKNOWN);
     UNTIL(health(w) != BT_HEALTH_UNKNOWN);
@@ -240,7 +237,6 @@ static void first_good_answer_counts_at_once(void **state)
 
 static void first_bad_answer_counts_at_once(void **state)
 {
-    (void) state;
     atomic_store(&server.mode, STATUS_500);
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
     UNTIL(health(w) != BT_HEALTH_UNKNOWN);
@@ -250,7 +246,6 @@ static void first_bad_answer_counts_at_once(void **state)
 
 static void three_bad_answers_then_two_good_ones(void **state)
 {
-    (void) state;
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
     UNTIL(health(w) == BT_HEALTH_UP);
     atomic_store(&server.mode, STATUS_500);
@@ -265,7 +260,6 @@ static void three_bad_answers_then_two_good_ones(void **state)
 
 static void silence_is_a_failure(void **state)
 {
-    (void) state;
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
     UNTIL(health(w) == BT_HEALTH_UP);
     atomic_store(&server.mode, SILENT);
@@ -276,7 +270,6 @@ static void silence_is_a_failure(void **state)
 
 static void refused_is_down_at_once(void **state)
 {
-    (void) state;
     config.health.failures =
         1000; /* no row of failures is long enough: one refusal alone does it */
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
@@ -289,7 +282,6 @@ static void refused_is_down_at_once(void **state)
 
 static void engine_dead_is_down_at_once(void **state)
 {
-    (void) state;
     config.health.failures = 1000;
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
     UNTIL(health(w) == BT_HEALTH_UP);
@@ -318,7 +310,6 @@ static bt_worker_t *watch_for_loss(enum mode mode)
 
 static void a_dead_engine_is_lost_until_it_is_back(void **state)
 {
-    (void) state;
     bt_worker_t *w = watch_for_loss(DEAD_503);
     UNTIL(bt_worker_is_lost(w));
     unsigned hits = atomic_load(&server.health_hits);
@@ -331,7 +322,6 @@ static void a_dead_engine_is_lost_until_it_is_back(void **state)
 
 static void a_silent_worker_is_lost(void **state)
 {
-    (void) state;
     config.timeout_ms = 50;
     bt_worker_t *w = watch_for_loss(SILENT);
     uint64_t began_ms = bt_clock_ms();
@@ -343,7 +333,6 @@ static void a_silent_worker_is_lost(void **state)
 
 static void who_refuses_is_not_lost(void **state)
 {
-    (void) state;
     bt_worker_t *w = watch_for_loss(OK);
     server_stop(&server);
     UNTIL(health(w) == BT_HEALTH_DOWN);
@@ -355,7 +344,6 @@ static void who_refuses_is_not_lost(void **state)
 
 static void scaling_drains(void **state)
 {
-    (void) state;
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", "NixlConnector");
     UNTIL(health(w) == BT_HEALTH_UP);
     atomic_store(&server.mode, SCALING_503);
@@ -369,7 +357,6 @@ static void scaling_drains(void **state)
 
 static void a_passive_signal_is_followed_up(void **state)
 {
-    (void) state;
     config.health.interval_ms =
         3600000; /* its own next probe is far: the sweep has to bring it near */
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
@@ -383,7 +370,6 @@ static void a_passive_signal_is_followed_up(void **state)
 /* However often it is asked, it looks once at a time, and three failures in a row are what they were. */
 static void who_is_asked_to_look_looks_now(void **state)
 {
-    (void) state;
     config.health.interval_ms = 3600000;
     config.startup_interval_ms = 60000;
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
@@ -395,7 +381,6 @@ static void who_is_asked_to_look_looks_now(void **state)
 
 static void sglang_prefill_needs_its_bootstrap_port_too(void **state)
 {
-    (void) state;
     server_start(&boot);
     spec.bootstrap_port = (int) boot.port;
     bt_worker_t *w = watch(BT_ROLE_PREFILL, "127.0.0.1", "sglang");
@@ -419,7 +404,6 @@ static bool is_called(bt_worker_t *w, const char *wanted)
 
 static void mooncake_prefill_needs_its_engine_ids(void **state)
 {
-    (void) state;
     config.disabled = true; /* it is asked all the same */
     config.health.interval_ms = 3600000;
     server_start(&boot);
@@ -439,7 +423,6 @@ static void mooncake_prefill_needs_its_engine_ids(void **state)
 
 static void keys_are_sent(void **state)
 {
-    (void) state;
     config.api_key = "wrong";
     spec.api_key = text("sesame");
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
@@ -465,7 +448,6 @@ int __wrap_bt_resolve_start(bt_resolve_t *r, bt_loop_t *l, const char *host, uns
 
 static void a_moved_name_is_followed_after_a_refused_connect(void **state)
 {
-    (void) state;
     known_as = 1;
     lookups = 0;
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "engine.test", NULL);
@@ -483,7 +465,6 @@ static void a_moved_name_is_followed_after_a_refused_connect(void **state)
 static void unresolvable_is_down(void **state)
 {
     char name[80]; /* a label of more than 63 bytes: refused before anybody is asked */
-    (void) state;
     memset(name, 'a', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     bt_worker_t *w = watch(BT_ROLE_HYBRID, name, NULL);
@@ -493,7 +474,6 @@ static void unresolvable_is_down(void **state)
 
 static void checks_off(void **state)
 {
-    (void) state;
     config.disabled = true;
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
     assert_int_equal(health(w), BT_HEALTH_UP);
@@ -505,7 +485,6 @@ static void checks_off(void **state)
 
 static void load_of_vllm(void **state)
 {
-    (void) state;
     config.load_interval_ms = 20;
     server.metrics =
         "vllm:num_requests_running{engine=\"0\"} 3.0\nvllm:num_requests_waiting{engine=\"0\"} 2.0\n"
@@ -523,7 +502,6 @@ static void load_of_vllm(void **state)
 
 static void load_of_an_unnamed_sglang_without_metrics(void **state)
 {
-    (void) state;
     config.load_interval_ms = 20;
     server.loads = "{\"loads\":[{\"dp_rank\":0,\"num_running_reqs\":1,\"num_waiting_reqs\":4,\"num_"
                    "total_tokens\":77,"
@@ -538,7 +516,6 @@ static void load_of_an_unnamed_sglang_without_metrics(void **state)
 
 static void no_report_is_asked_for_rarely(void **state)
 {
-    (void) state;
     config.load_interval_ms = 20;
     bt_worker_t *w = watch(BT_ROLE_HYBRID, "127.0.0.1", "NixlConnector");
     UNTIL(atomic_load(&server.health_hits) >= 10); /* many load intervals */
@@ -548,7 +525,6 @@ static void no_report_is_asked_for_rarely(void **state)
 
 static void removed_workers_are_left_alone(void **state)
 {
-    (void) state;
     bt_worker_t *w = bt_worker_ref(watch(BT_ROLE_HYBRID, "127.0.0.1", NULL));
     UNTIL(health(w) == BT_HEALTH_UP);
     assert_int_equal(bt_registry_remove(registry, BT_STR("w0")), 0);
@@ -558,7 +534,6 @@ static void removed_workers_are_left_alone(void **state)
 
 static void a_removed_worker_is_watched_until_its_last_leg_has_ended(void **state)
 {
-    (void) state;
     bt_worker_t *w = bt_worker_ref(watch_for_loss(OK));
     atomic_store(&bt_worker_total(w, BT_PHASE_DECODE)->requests, 1);
     assert_int_equal(bt_registry_remove(registry, BT_STR("w0")), 0);
@@ -573,7 +548,6 @@ static void a_removed_worker_is_watched_until_its_last_leg_has_ended(void **stat
 
 static void stopping_with_everything_in_flight(void **state)
 {
-    (void) state;
     config.load_interval_ms = 20;
     atomic_store(&server.mode, SILENT);
     (void) watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);
@@ -588,7 +562,6 @@ static void many_silent_workers(void **state)
     char err[256] = "";
     const bt_worker_spec_t *lists[1] = {many};
     unsigned count = 200;
-    (void) state;
     config.timeout_ms = 50;
     atomic_store(&server.mode, SILENT);
     (void) watch(BT_ROLE_HYBRID, "127.0.0.1", NULL);

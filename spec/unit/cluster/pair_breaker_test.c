@@ -18,7 +18,6 @@ static bt_worker_t *worker(enum bt_role role)
 
 static int make(void **state)
 {
-    (void) state;
     p0 = worker(BT_ROLE_PREFILL);
     p1 = worker(BT_ROLE_PREFILL);
     d0 = worker(BT_ROLE_DECODE);
@@ -28,7 +27,6 @@ static int make(void **state)
 
 static int drop(void **state)
 {
-    (void) state;
     bt_worker_unref(p0);
     bt_worker_unref(p1);
     bt_worker_unref(d0);
@@ -52,7 +50,6 @@ static bool rests(const bt_worker_t *p, const bt_worker_t *d)
 
 static void a_pair_rests_after_three_failures_in_a_row_and_no_other_does(void **state)
 {
-    (void) state;
     assert_int_equal(fails(p0, d1, 2), 0);
     assert_false(rests(p0, d1) || bt_pair_breaker_may_rest(p0, now_ms));
     assert_false(bt_pair_breaker_success(p0, d1));
@@ -68,7 +65,6 @@ static void a_pair_rests_after_three_failures_in_a_row_and_no_other_does(void **
 
 static void one_tries_it_and_the_others_wait_for_what_it_finds(void **state)
 {
-    (void) state;
     fails(p0, d0, 3);
     assert_false(bt_pair_breaker_enter(p0, d0, now_ms)); /* it is the only pair, and still rests */
     now_ms += REST;
@@ -85,7 +81,6 @@ static void one_tries_it_and_the_others_wait_for_what_it_finds(void **state)
 static void what_fails_again_rests_longer_up_to_a_limit(void **state)
 {
     const uint64_t longer[] = {2 * REST, REST_MAX, REST_MAX};
-    (void) state;
 
     fails(p0, d0, 3);
     for (unsigned i = 0; i < 3; i++) {
@@ -99,7 +94,6 @@ static void what_fails_again_rests_longer_up_to_a_limit(void **state)
 /* Nobody heard what became of it. */
 static void a_try_that_says_nothing_is_followed_by_another(void **state)
 {
-    (void) state;
     fails(p0, d0, 3);
     now_ms += REST;
     assert_true(bt_pair_breaker_enter(p0, d0, now_ms));
@@ -110,7 +104,6 @@ static void a_try_that_says_nothing_is_followed_by_another(void **state)
 
 static void a_restart_of_either_is_a_new_pair(void **state)
 {
-    (void) state;
     fails(p0, d0, 3);
     fails(p0, d1, 2);
     bt_worker_restarted(d0);
@@ -123,7 +116,6 @@ static void a_restart_of_either_is_a_new_pair(void **state)
 
 static void what_failed_long_ago_is_forgotten(void **state)
 {
-    (void) state;
     fails(p0, d0, 2);
     now_ms += 3600000;
     assert_int_equal(fails(p0, d0, 2), 0);
@@ -131,7 +123,6 @@ static void what_failed_long_ago_is_forgotten(void **state)
 
 static void without_breakers_nothing_rests(void **state)
 {
-    (void) state;
     d0->breaker.config.disabled = true;
     assert_int_equal(fails(p0, d0, 10), 0);
     assert_false(rests(p0, d0));
@@ -142,7 +133,6 @@ static void a_full_table_keeps_the_newest_and_counts(void **state)
     enum { MANY = 2 * BT_PAIR_BREAKER_PLACES };
     bt_worker_t *d[MANY];
     bt_pair_breaker_stats_t stats;
-    (void) state;
 
     for (unsigned i = 0; i < MANY; i++) {
         d[i] = worker(BT_ROLE_DECODE);

@@ -27,7 +27,6 @@ static int setup(void **state)
 {
     struct sockaddr_in addr = {.sin_family = AF_INET};
     socklen_t size = sizeof addr;
-    (void) state;
     ended = 0;
     addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     listener = socket(AF_INET, SOCK_STREAM, 0);
@@ -45,7 +44,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     for (int i = 0; i < 5; i++)
         bt_probe_fini(&probes[i]);
     bt_upstream_free(up);
@@ -63,7 +61,6 @@ static void start_all(uint64_t timeout_ms)
 
 static void no_more_than_the_gate_lets_through(void **state)
 {
-    (void) state;
     start_all(40);
     assert_int_equal(probes[1].state, BT_PROBE_RUNNING);
     assert_int_equal(probes[2].state, BT_PROBE_WAITING);
@@ -80,7 +77,6 @@ static void no_more_than_the_gate_lets_through(void **state)
 
 static void cancel_lets_the_next_one_through(void **state)
 {
-    (void) state;
     start_all(10000);
     bt_probe_cancel(&probes[3]); /* waiting: takes no place */
     assert_int_equal(limit.running, 2);

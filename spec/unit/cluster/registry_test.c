@@ -23,7 +23,6 @@ static void on_publish(void *user, bt_workers_t *workers)
 
 static int setup(void **state)
 {
-    (void) state;
     published = 0;
     pool_count = 1;
     err[0] = '\0';
@@ -37,7 +36,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_registry_free(r);
     for (unsigned i = 0; i < 2; i++) {
         bt_pool_spec_fini(&pools[i]);
@@ -74,7 +72,6 @@ static void drop_last(unsigned pool)
 
 static void names_by_role_and_order(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     put(0, BT_ROLE_DECODE, 2);
     put(0, BT_ROLE_PREFILL, 3);
@@ -99,7 +96,6 @@ static void names_by_role_and_order(void **state)
 static void unchanged_workers_keep_everything(void **state)
 {
     bt_ledger_entry_t e = {0};
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     put(0, BT_ROLE_PREFILL, 2);
     put(0, BT_ROLE_DECODE, 3);
@@ -125,7 +121,6 @@ static void unchanged_workers_keep_everything(void **state)
 
 static void kept_names_do_not_shift(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     put(0, BT_ROLE_PREFILL, 2);
     assert_int_equal(apply(), 0);
@@ -139,7 +134,6 @@ static void kept_names_do_not_shift(void **state)
 
 static void removed_ones_drain_and_free_their_slot(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_DECODE, 1);
     put(0, BT_ROLE_DECODE, 2);
     assert_int_equal(apply(), 0);
@@ -164,7 +158,6 @@ static void removed_ones_drain_and_free_their_slot(void **state)
 /* A loop that has not heard of the new set yet may still choose it: each worker may have been described anew in the same change. */
 static void a_process_that_goes_on_drains_under_no_object(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_DECODE, 1)->labels = text("weight=1");
     assert_int_equal(apply(), 0);
     bt_worker_t *before = bt_worker_ref(find("d0"));
@@ -189,7 +182,6 @@ static void a_process_that_goes_on_drains_under_no_object(void **state)
 
 static void a_new_name_is_a_new_worker(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_DECODE, 1)->name = text("a");
     assert_int_equal(apply(), 0);
     bt_worker_t *a = bt_worker_ref(find("a"));
@@ -216,7 +208,6 @@ static void assert_unchanged_after_error(const char *part1, const char *part2)
 
 static void duplicate_names(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_DECODE, 1)->name = text("x");
     assert_int_equal(apply(), 0);
     put(0, BT_ROLE_PREFILL, 2)->name = text("x");
@@ -227,7 +218,6 @@ static void duplicate_names(void **state)
 
 static void duplicate_urls(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_DECODE, 1)->name = text("x");
     put(0, BT_ROLE_DECODE, 1)->name = text("y");
     assert_unchanged_after_error("x and y", "same url");
@@ -238,7 +228,6 @@ static void duplicate_urls(void **state)
 
 static void bad_url_and_bad_pools(void **state)
 {
-    (void) state;
     bt_worker_spec_t *spec = put(0, BT_ROLE_DECODE, 1);
     free(spec->url);
     spec->url = text("ftp://h:1");
@@ -252,7 +241,6 @@ static void bad_url_and_bad_pools(void **state)
 
 static void same_url_in_two_pools(void **state)
 {
-    (void) state;
     pool_count = 2;
     put(0, BT_ROLE_HYBRID, 1);
     put(1, BT_ROLE_HYBRID, 1);
@@ -266,7 +254,6 @@ static void same_url_in_two_pools(void **state)
 static void add_remove_drain(void **state)
 {
     bt_worker_spec_t spec;
-    (void) state;
     make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:7", "nixl");
     assert_int_equal(bt_registry_add(r, NULL, &spec, err, sizeof err),
                      BT_E_INVAL); /* no pool yet */
@@ -303,7 +290,6 @@ static void a_word_makes_another_worker_of_it(void **state)
     bt_registered_t word = {.kv_address = "10.0.0.1:14579", .dp_size = 2};
     bt_worker_t *now = NULL;
 
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     put(0, BT_ROLE_PREFILL, 2);
     put(0, BT_ROLE_DECODE, 3);
@@ -338,7 +324,6 @@ static void a_reload_keeps_what_was_registered(void **state)
     const bt_registered_t word = {.kv_address = "10.0.0.1:14579"};
     bt_worker_t *now = NULL;
 
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     assert_int_equal(apply(), 0);
     bt_worker_t *w = bt_registry_current(r)->pools[0].all.items[0];
@@ -369,7 +354,6 @@ static void a_worker_that_is_described_anew_is_registered_still(void **state)
     const bt_registered_t word = {.kv_address = "10.0.0.1:14579"};
     bt_worker_t *old = NULL;
 
-    (void) state;
     bt_worker_spec_t *spec = put(0, BT_ROLE_PREFILL, 1);
     free(spec->connector);
     spec->connector = text("p2p_nccl");
@@ -395,7 +379,6 @@ static void a_worker_that_is_described_anew_is_registered_still(void **state)
 
 static void a_reload_keeps_whom_only_registration_has_named(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     assert_int_equal(apply(), 0);
     bt_worker_t *fresh = add_new(9);
@@ -419,7 +402,6 @@ static void a_role_that_nobody_knows_outlives_a_description(void **state)
     const bt_registered_t word = {.kv_address = "10.0.0.1:14579"};
     bt_worker_t *now;
 
-    (void) state;
     bt_worker_spec_t *spec = put(0, BT_ROLE_PREFILL, 1);
     assert_int_equal(apply(), 0);
     atomic_store(&find("p0")->switching, BT_SWITCH_ASKING);
@@ -491,7 +473,6 @@ static void loops_hammer_while_the_registry_applies(void **state)
 {
     pthread_t threads[4];
     bt_registry_t *own = r;
-    (void) state;
     assert_int_equal(bt_registry_new(&r, NULL, share, NULL), 0);
     for (unsigned i = 0; i < 6; i++)
         put(0, i % 2 ? BT_ROLE_DECODE : BT_ROLE_PREFILL, 10 + i);
@@ -552,7 +533,6 @@ static int add(const char *url, const char *name)
 
 static void one_worker_whoever_names_it(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     assert_int_equal(apply(), 0);
     bt_worker_t *p0 = find("p0");
@@ -598,7 +578,6 @@ static enum bt_health health_now(void)
 
 static void another_description_keeps_it_up(void **state)
 {
-    (void) state;
     assert_int_equal(apply(), 0);
     assert_int_equal(found_in_zone(BT_ROLE_PREFILL, "a"), 0);
     assert_int_equal(health_now(), BT_HEALTH_UNKNOWN);
@@ -616,7 +595,6 @@ static void another_description_keeps_it_up(void **state)
 
 static void what_is_added_outlives_a_reload(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     assert_int_equal(apply(), 0);
     assert_int_equal(add("http://127.0.0.1:2", "extra"), 0);
@@ -644,7 +622,6 @@ static void what_is_added_outlives_a_reload(void **state)
 
 static void what_is_added_takes_over_what_was_found(void **state)
 {
-    (void) state;
     assert_int_equal(apply(), 0);
     assert_int_equal(found("http://127.0.0.1:7", BT_ROLE_DECODE), 0);
     assert_int_equal(bt_registry_drain(r, BT_STR("d0"), true), 0);
@@ -688,7 +665,6 @@ static void what_is_found_anew_is_registered_still(void **state)
     bt_worker_spec_t spec;
     bt_worker_t *w;
 
-    (void) state;
     assert_int_equal(apply(), 0);
     find_registered(NULL);
     assert_int_equal(bt_registry_take_word(r, find("p0"), &word, &w, err, sizeof err), 0);
@@ -705,7 +681,6 @@ static void what_is_found_anew_is_registered_still(void **state)
 static void a_bad_finding_changes_nothing(void **state)
 {
     bt_found_t two[2] = {0};
-    (void) state;
     assert_int_equal(apply(), 0);
     assert_int_equal(found("http://127.0.0.1:7", BT_ROLE_DECODE), 0);
     bt_worker_t *d0 = find("d0");
@@ -746,7 +721,6 @@ static int take_changes(void)
 
 static void changes_come_alone(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     assert_int_equal(apply(), 0);
     bt_worker_t *p0 = find("p0");
@@ -795,7 +769,6 @@ static void changes_come_alone(void **state)
 /* Another process at the same place: what was known of the first one is not carried over, and it is told from one that only left. */
 static void an_ended_one_has_a_successor(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     assert_int_equal(apply(), 0);
     (void) change("http://127.0.0.1:1", false);
@@ -836,7 +809,6 @@ static void an_ended_one_has_a_successor(void **state)
 
 static void a_bad_change_keeps_no_other(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_DECODE, 1);
     assert_int_equal(apply(), 0);
     (void) change("http://127.0.0.1:2", false);
@@ -866,7 +838,6 @@ static void a_bad_change_keeps_no_other(void **state)
 
 static void names_that_look_like_numbers(void **state)
 {
-    (void) state;
     put(0, BT_ROLE_PREFILL, 1);
     put(0, BT_ROLE_PREFILL, 2);
     put(0, BT_ROLE_PREFILL, 3)->name = text("p1");

@@ -5,7 +5,6 @@ static bt_retry_budget_t b;
 
 static int setup(void **state)
 {
-    (void) state;
     b = (bt_retry_budget_t){0};
     return 0;
 }
@@ -27,7 +26,6 @@ static unsigned taken(unsigned percent, uint64_t now_ms)
 
 static void ten_are_free(void **state)
 {
-    (void) state;
     assert_int_equal(taken(20, 100000), 10);
     count(50, 100000); /* 20 % of them are ten too */
     assert_int_equal(taken(20, 100999), 0);
@@ -35,7 +33,6 @@ static void ten_are_free(void **state)
 
 static void more_requests_may_have_more(void **state)
 {
-    (void) state;
     count(300, 100000);
     count(200, 105000);
     assert_int_equal(taken(20, 105000), 100);
@@ -45,7 +42,6 @@ static void more_requests_may_have_more(void **state)
 /* Requests and retries count for ten seconds, each for its own. */
 static void what_is_older_counts_no_more(void **state)
 {
-    (void) state;
     count(100, 100999);
     assert_int_equal(taken(50, 109000), 50);
     assert_int_equal(taken(50, 109999), 0);

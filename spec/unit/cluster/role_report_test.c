@@ -12,7 +12,6 @@ static int read_text(const char *json)
 
 static void the_live_role_counts(void **state)
 {
-    (void) state;
     assert_int_equal(read_text("{\"disaggregation_mode\":\"prefill\",\"internal_states\":"
                                "[{\"x\":[1],\"disaggregation_mode\":\"decode\"},{}]}"),
                      BT_ROLE_DECODE);
@@ -36,7 +35,6 @@ static void nothing_said_is_no_role(void **state)
         "{\"internal_states\":[{\"disaggregation_mode\":\"decode\"}",
     };
 
-    (void) state;
     for (unsigned i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (read_text(texts[i]) != BT_E_INVAL)
             fail_msg("%s", texts[i]);

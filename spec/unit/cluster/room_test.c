@@ -9,7 +9,6 @@ static void rank_is_the_remainder(void **state)
     static const unsigned sizes[] = {2, 3, 7, 8, 16, 61, 1000, 65536};
     bt_rooms_t r;
     uint64_t room, prefix;
-    (void) state;
     assert_int_equal(bt_rooms_init(&r, 3), 0);
     assert_int_equal(bt_rooms_open(&r, 1, 0, NULL, &room), 0);
     prefix = room >> 53;
@@ -37,7 +36,6 @@ static void two_loops_never_share_a_room(void **state)
 {
     bt_rooms_t loops[2];
     uint64_t *rooms = calloc(MANY, sizeof *rooms);
-    (void) state;
     assert_non_null(rooms);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(bt_rooms_init(&loops[i], i), 0);
@@ -60,7 +58,6 @@ static void open_and_close_in_any_order(void **state)
     static uint64_t model[4096]; /* a room's owner is its place here */
     bt_rooms_t r;
     unsigned seed = 5, live = 0;
-    (void) state;
     assert_int_equal(bt_rooms_init(&r, 0), 0);
     for (int step = 0; step < 200000; step++) {
         unsigned i = (unsigned) rand_r(&seed) % 4096U;
@@ -88,7 +85,6 @@ static void closing_what_is_not_open(void **state)
 {
     bt_rooms_t r;
     uint64_t room;
-    (void) state;
     assert_int_equal(bt_rooms_init(&r, 1), 0);
     assert_int_equal(bt_rooms_open(&r, 0, 0, NULL, &room), 0);
     bt_rooms_close(&r, 0);
@@ -107,7 +103,6 @@ static void the_word_is_in_every_room(void **state)
     const unsigned word = bt_rooms_word();
     bt_rooms_t r;
     uint64_t room;
-    (void) state;
     assert_true(word < 1024);
     assert_int_equal(bt_rooms_word(), word);
     for (unsigned loop = 0; loop < 1024; loop += 341) {
@@ -126,7 +121,6 @@ static void another_word_owns_its_part_only(void **state)
 {
     const uint64_t room = (UINT64_C(5) << 53) + 7;
     unsigned owners = 0;
-    (void) state;
     assert_true(bt_rooms_may_own(room, 5, 1));
     assert_false(bt_rooms_may_own(room, 4, 1));
     assert_true(bt_rooms_may_own(room, 4, 2));

@@ -34,7 +34,6 @@ static void set_text(char **member)
 static void a_copy_is_the_same_and_apart(void **state)
 {
     bt_worker_spec_t a, b;
-    (void) state;
     fill(&a);
     assert_int_equal(bt_worker_spec_copy(&b, &a), 0);
     assert_true(bt_worker_spec_same(&a, &b));
@@ -61,7 +60,6 @@ static void a_copy_is_the_same_and_apart(void **state)
 static void every_member_counts(void **state)
 {
     bt_worker_spec_t a;
-    (void) state;
     fill(&a);
     CHANGE(set_text(&b->url));
     CHANGE(b->role = BT_ROLE_DECODE);
@@ -93,7 +91,6 @@ static void every_member_counts(void **state)
 static void what_was_registered_is_copied_but_not_compared(void **state)
 {
     bt_worker_spec_t a, b;
-    (void) state;
     fill(&a);
     strcpy(a.registered.kv_address, "10.0.0.1:1");
     a.registered.dp_size = 4;
@@ -109,7 +106,6 @@ static void what_was_registered_is_copied_but_not_compared(void **state)
 static void names_do_not_and_ranks_are_the_same_in_both_places(void **state)
 {
     bt_worker_spec_t a, b;
-    (void) state;
     make_spec(&a, BT_ROLE_DECODE, "http://h:1@3", "nixl");
     make_spec(&b, BT_ROLE_DECODE, "http://h:1@3", "nixl");
     b.name = text("other");

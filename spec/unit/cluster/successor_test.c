@@ -13,7 +13,6 @@ static char err[256];
 
 static int setup(void **state)
 {
-    (void) state;
     bt_pool_spec_init(&pool);
     pool.name = text("default");
     make_spec(&spec, BT_ROLE_PREFILL, URL, "MooncakeConnector");
@@ -23,7 +22,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_registry_free(r);
     bt_worker_spec_fini(&spec);
     bt_pool_spec_fini(&pool);
@@ -154,31 +152,26 @@ static void check(void (*first)(void), void (*then)(void))
 
 static void a_reload_keeps_the_process(void **state)
 {
-    (void) state;
     check(by_reload, by_reload);
 }
 
 static void a_file_keeps_the_process(void **state)
 {
-    (void) state;
     check(by_file, by_file);
 }
 
 static void a_pod_keeps_the_process(void **state)
 {
-    (void) state;
     check(by_pod, by_pod);
 }
 
 static void who_adds_what_was_found_keeps_the_process(void **state)
 {
-    (void) state;
     check(by_file, by_api);
 }
 
 static void who_configures_what_was_found_keeps_the_process(void **state)
 {
-    (void) state;
     check(by_pod, by_reload);
 }
 
@@ -189,7 +182,6 @@ static void an_open_breaker_stays_open_in_a_small_pool(void **state)
     const bt_worker_spec_t *lists[1] = {two};
     const unsigned count = 2;
 
-    (void) state;
     make_spec(&two[0], BT_ROLE_HYBRID, URL, NULL);
     make_spec(&two[1], BT_ROLE_HYBRID, "http://127.0.0.1:2", NULL);
     assert_int_equal(bt_registry_apply(r, &pool, 1, lists, &count, err, sizeof err), 0);
@@ -211,7 +203,6 @@ static void an_open_breaker_stays_open_in_a_small_pool(void **state)
 
 static void another_process_begins_anew(void **state)
 {
-    (void) state;
     by_config(0);
     spec.version = text("1");
     by_file();
@@ -245,7 +236,6 @@ static void a_word_of_its_own(void **state)
     bt_registered_t word = {.kv_address = "10.0.0.1:14579"};
     bt_worker_t *w;
 
-    (void) state;
     free(spec.connector);
     spec.connector = text("p2p_nccl");
     by_config(1);
@@ -260,7 +250,6 @@ static void a_word_of_its_own(void **state)
 /* Who is down may be so by its old description. */
 static void down_is_not_carried(void **state)
 {
-    (void) state;
     by_config(1);
     atomic_store(&now()->health, BT_HEALTH_DOWN);
     set_zone("b");
@@ -320,26 +309,22 @@ static void check_switched(void (*say)(void))
 
 static void a_switched_role_outlives_a_reload(void **state)
 {
-    (void) state;
     check_switched(by_reload);
 }
 
 static void a_switched_role_outlives_a_file(void **state)
 {
-    (void) state;
     check_switched(by_file);
 }
 
 static void a_switched_role_outlives_a_pod(void **state)
 {
-    (void) state;
     check_switched(by_pod);
 }
 
 /* Who adds it says which role it has now. */
 static void the_last_word_of_operators_counts(void **state)
 {
-    (void) state;
     by_config(0);
     by_file();
     switch_to(BT_ROLE_DECODE, 0);

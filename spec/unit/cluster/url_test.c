@@ -38,7 +38,6 @@ static const struct {
 
 static void good_ones(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < sizeof goods / sizeof goods[0]; i++) {
         bt_url_t url;
         char err[160] = "";
@@ -55,7 +54,6 @@ static void good_ones(void **state)
 
 static void bad_ones(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < sizeof bads / sizeof bads[0]; i++) {
         bt_url_t url;
         char err[160] = "";
@@ -69,7 +67,6 @@ static void equal_however_spelled(void **state)
 {
     bt_url_t a, b;
     char err[160];
-    (void) state;
     assert_int_equal(bt_url_parse(&a, BT_STR("http://Host:8000/"), err, sizeof err), 0);
     assert_int_equal(bt_url_parse(&b, BT_STR("host:8000"), err, sizeof err), 0);
     assert_true(bt_url_eq(&a, &b));

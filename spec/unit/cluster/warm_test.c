@@ -18,7 +18,6 @@ static void a_restart_of_either_makes_it_cold(void **state)
 {
     bt_worker_t *p = worker(BT_ROLE_PREFILL), *d = worker(BT_ROLE_DECODE),
                 *e = worker(BT_ROLE_DECODE);
-    (void) state;
 
     assert_false(bt_warm_has(p, d) || bt_warm_has_any(p) || bt_warm_has_any(d));
     warm(p, d);
@@ -42,7 +41,6 @@ static void a_restart_meanwhile_leaves_it_cold(void **state)
 {
     bt_worker_t *p = worker(BT_ROLE_PREFILL), *d = worker(BT_ROLE_DECODE);
     const uint64_t word = bt_warm_word(p, d);
-    (void) state;
 
     bt_worker_restarted(d);
     bt_warm_note(p, d, word);
@@ -55,7 +53,6 @@ static void places_are_used_again(void **state)
 {
     bt_worker_t *p[BT_WARM_PARTNERS + 1], *d = worker(BT_ROLE_DECODE);
     unsigned warm_count = 0;
-    (void) state;
 
     for (unsigned i = 0; i <= BT_WARM_PARTNERS; i++)
         p[i] = worker(BT_ROLE_PREFILL);

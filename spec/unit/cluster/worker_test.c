@@ -32,7 +32,6 @@ static void lease_by_engine_and_version(void **state)
         {BT_ENGINE_UNKNOWN, "MooncakeConnectorV1", NULL, 0, 480000},
         {BT_ENGINE_VLLM, "nixl", "0.9.0", 12345, 12345},
     };
-    (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bt_worker_t *w =
             leased(rows[i].engine, rows[i].connector, rows[i].version, rows[i].given_ms);
@@ -45,7 +44,6 @@ static void lease_by_engine_and_version(void **state)
 static void address_parts(void **state)
 {
     struct sockaddr_storage addr;
-    (void) state;
     bt_worker_t *w = quick_worker(BT_ROLE_HYBRID, "http://[::1]:8000/base/@2", NULL);
     assert_string_equal(w->host, "::1");
     assert_string_equal(w->authority, "[::1]:8000");
@@ -70,7 +68,6 @@ static void new_address_is_seen_once(void **state)
 {
     struct sockaddr_storage addr = {0};
     struct sockaddr_in *in = (struct sockaddr_in *) &addr;
-    (void) state;
     bt_worker_t *w = quick_worker(BT_ROLE_HYBRID, "http://127.0.0.1:8000", NULL);
     unsigned version = atomic_load(&w->addr_version);
     in->sin_family = AF_INET;
@@ -90,7 +87,6 @@ static void refusals(void **state)
     bt_worker_spec_t spec;
     bt_worker_t *w = NULL;
     char err[256] = "";
-    (void) state;
     make_spec(&spec, BT_ROLE_PREFILL, "ftp://h:1", "nixl");
     assert_int_equal(bt_worker_new(&w, &spec, 1, 0, NULL, err, sizeof err), BT_E_CONFIG);
     assert_non_null(strstr(err, "\"ftp://h:1\": only"));
@@ -152,7 +148,6 @@ static void refusals(void **state)
 
 static void why_not_in_one_word(void **state)
 {
-    (void) state;
     bt_worker_t *w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "nixl");
     assert_string_equal(bt_worker_why_not(w, 1), "starting");
     bt_worker_set_health(w, BT_HEALTH_DOWN, "test");
@@ -179,7 +174,6 @@ static void why_not_in_one_word(void **state)
 
 static void a_triggers_worker_needs_a_metaserver(void **state)
 {
-    (void) state;
     bt_worker_t *w =
         quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "MooncakeLayerwiseConnector");
     assert_true(w->is_trigger);
@@ -193,7 +187,6 @@ static void a_triggers_worker_needs_a_metaserver(void **state)
 
 static void a_gateway_managed_worker_needs_its_agents(void **state)
 {
-    (void) state;
     bt_worker_t *w = quick_worker(BT_ROLE_PREFILL, "http://127.0.0.1:1", "BatonConnector");
     assert_true(w->is_gateway_managed);
     assert_string_equal(bt_worker_why_not(w, 1), "starting"); /* what is worse comes first */
@@ -217,7 +210,6 @@ static void a_gateway_managed_worker_needs_its_agents(void **state)
 static void one_that_must_register_is_not_used_before(void **state)
 {
     bt_worker_spec_t spec;
-    (void) state;
     bt_worker_t *w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "P2pNcclConnector");
     assert_true(w->must_register);
     assert_null(w->kv_address);
@@ -244,7 +236,6 @@ static void one_that_is_not_ready_counts_for_no_breaker(void **state)
     bt_breaker_group_t *group = bt_breaker_group_new();
     bt_worker_t *w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "P2pNcclConnector");
     bt_worker_t *refused = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:2", "nobody_knows");
-    (void) state;
     bt_breaker_join(&w->breaker, group);
     bt_breaker_join(&refused->breaker, group);
     bt_worker_set_health(w, BT_HEALTH_UP, "test");
@@ -261,7 +252,6 @@ static void one_that_is_not_ready_counts_for_no_breaker(void **state)
 static void what_it_has_registered_makes_it(void **state)
 {
     bt_worker_spec_t spec;
-    (void) state;
     make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:1", "MoRIIOConnector");
     spec.registered = (bt_registered_t){.dp_size = 4, .tp_size = 2, .mode = BT_TRANSFER_READ};
     strcpy(spec.registered.kv_address, "host:h,handshake:1,notify:2");
@@ -301,7 +291,6 @@ static void a_kv_address_that_fits_no_id(void **state)
         {"moriio", "host:h,handshake:0,notify:61005", false},
         {"nixl", "whatever it is", true},
     };
-    (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bt_worker_spec_t spec;
         bt_worker_t *w = NULL;
@@ -318,7 +307,6 @@ static void a_kv_address_that_fits_no_id(void **state)
 
 static void averages_follow_with_an_eighth(void **state)
 {
-    (void) state;
     bt_worker_t *w = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:1", "nixl");
     bt_worker_note_ttft(w, 8000);
     assert_int_equal(atomic_load(&w->ttft_ema_us), 8000);
@@ -332,7 +320,6 @@ static void averages_follow_with_an_eighth(void **state)
 static void ranks_in_turn_the_idlest_first(void **state)
 {
     bt_worker_spec_t spec;
-    (void) state;
     make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:1", "sglang");
     spec.dp_size = 3;
     bt_worker_t *w = worker_of(&spec);
@@ -352,7 +339,6 @@ static void ranks_in_turn_the_idlest_first(void **state)
 static void models(void **state)
 {
     bt_worker_spec_t spec;
-    (void) state;
     make_spec(&spec, BT_ROLE_HYBRID, "http://127.0.0.1:1", NULL);
     spec.models[spec.model_count++] = text("a");
     bt_worker_t *w = worker_of(&spec);
@@ -368,7 +354,6 @@ static void names_that_are_safe_in_headers(void **state)
 {
     static const char *const bad[] = {"", "a b", "a\r\nx-evil: 1", "caf\xc3\xa9", "a\"b"};
 
-    (void) state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         bt_worker_spec_t spec;
         bt_worker_t *w = NULL;

@@ -6,7 +6,6 @@ static bt_worker_t *p, *d;
 
 static int setup(void **state)
 {
-    (void) state;
     make_spec(&p_spec, BT_ROLE_PREFILL, "http://127.0.0.1:1", "NixlConnector");
     make_spec(&d_spec, BT_ROLE_DECODE, "http://127.0.0.1:2", "NixlConnector");
     p_spec.name = text("p0");
@@ -17,7 +16,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_worker_spec_fini(&p_spec);
     bt_worker_spec_fini(&d_spec);
     bt_worker_unref(p);
@@ -47,41 +45,35 @@ static void assert_refused(const char *part)
 
 static void equal_ones_fit(void **state)
 {
-    (void) state;
     assert_null(refusal());
 }
 
 static void no_common_dialect(void **state)
 {
-    (void) state;
     set(&d_spec.connector, "ExampleConnector");
     assert_refused("no common dialect");
 }
 
 static void no_common_capability(void **state)
 {
-    (void) state;
     set(&d_spec.connector, "NixlPushConnector");
     assert_refused("no common dialect");
 }
 
 static void same_dialect_but_other_wire(void **state)
 {
-    (void) state;
     set(&d_spec.connector, "MooncakeConnectorV1");
     assert_refused("read each other's KV");
 }
 
 static void unknown_connector(void **state)
 {
-    (void) state;
     set(&d_spec.connector, "BarConnector");
     assert_refused("unknown connector BarConnector");
 }
 
 static void layerwise_tp_must_be_a_multiple(void **state)
 {
-    (void) state;
     set(&p_spec.connector, "MooncakeLayerwiseConnector");
     set(&d_spec.connector, "MooncakeLayerwiseConnector");
     p_spec.tp_size = 2;
@@ -91,7 +83,6 @@ static void layerwise_tp_must_be_a_multiple(void **state)
 
 static void nixl_tp_must_divide(void **state)
 {
-    (void) state;
     p_spec.tp_size = 3;
     d_spec.tp_size = 2;
     assert_refused("divide");
@@ -99,7 +90,6 @@ static void nixl_tp_must_divide(void **state)
 
 static void nixl_tp_may_be_larger_on_either_side(void **state)
 {
-    (void) state;
     p_spec.tp_size = 2;
     d_spec.tp_size = 8;
     assert_null(refusal());
@@ -107,7 +97,6 @@ static void nixl_tp_may_be_larger_on_either_side(void **state)
 
 static void mooncake_v1_tp_smaller_on_prefill(void **state)
 {
-    (void) state;
     set(&p_spec.connector, "MooncakeConnectorV1");
     set(&d_spec.connector, "MooncakeConnectorV1");
     p_spec.tp_size = 2;
@@ -117,7 +106,6 @@ static void mooncake_v1_tp_smaller_on_prefill(void **state)
 
 static void mooncake_v1_tp_multiple_fits(void **state)
 {
-    (void) state;
     set(&p_spec.connector, "MooncakeConnectorV1");
     set(&d_spec.connector, "MooncakeHybridConnector");
     p_spec.tp_size = 8;
@@ -133,7 +121,6 @@ static void pair_of(const char *prefill, const char *decode)
 
 static void p2p_nccl_tp_must_be_the_same(void **state)
 {
-    (void) state;
     pair_of("P2pNcclConnector", "p2p_nccl");
     p_spec.tp_size = 2;
     d_spec.tp_size = 4;
@@ -142,7 +129,6 @@ static void p2p_nccl_tp_must_be_the_same(void **state)
 
 static void p2p_nccl_tp_is_the_same(void **state)
 {
-    (void) state;
     pair_of("P2pNcclConnector", "nccl");
     p_spec.tp_size = d_spec.tp_size = 4;
     assert_null(refusal());
@@ -150,7 +136,6 @@ static void p2p_nccl_tp_is_the_same(void **state)
 
 static void moriio_dp_must_be_the_same(void **state)
 {
-    (void) state;
     pair_of("MoRIIOConnector", "moriio");
     p_spec.dp_size = 2;
     assert_refused("dp_size must be the same");
@@ -158,7 +143,6 @@ static void moriio_dp_must_be_the_same(void **state)
 
 static void moriio_dp_is_what_was_registered(void **state)
 {
-    (void) state;
     pair_of("MoRIIOConnector", "moriio");
     p_spec.dp_size = d_spec.registered.dp_size = 2;
     assert_null(refusal());
@@ -166,7 +150,6 @@ static void moriio_dp_is_what_was_registered(void **state)
 
 static void moriio_modes_differ(void **state)
 {
-    (void) state;
     pair_of("MoRIIOConnector", "MoRIIOConnector");
     p_spec.registered.mode = BT_TRANSFER_READ;
     d_spec.registered.mode = BT_TRANSFER_WRITE;
@@ -175,7 +158,6 @@ static void moriio_modes_differ(void **state)
 
 static void moriio_mode_said_or_registered(void **state)
 {
-    (void) state;
     pair_of("moriio_read", "MoRIIOConnector");
     d_spec.registered.mode = BT_TRANSFER_READ;
     assert_null(refusal());
@@ -183,14 +165,12 @@ static void moriio_mode_said_or_registered(void **state)
 
 static void tp_is_compared_only_when_both_say_it(void **state)
 {
-    (void) state;
     p_spec.tp_size = 3;
     assert_null(refusal());
 }
 
 static void versions_differ(void **state)
 {
-    (void) state;
     p_spec.version = text("0.31.0");
     d_spec.version = text("0.32.0");
     assert_refused("versions differ");
@@ -198,14 +178,12 @@ static void versions_differ(void **state)
 
 static void versions_only_when_both_given(void **state)
 {
-    (void) state;
     p_spec.version = text("0.31.0");
     assert_null(refusal());
 }
 
 static void versions_may_differ_where_nothing_demands(void **state)
 {
-    (void) state;
     set(&p_spec.connector, "ExampleConnector");
     set(&d_spec.connector, "SharedStorageConnector");
     p_spec.version = text("0.31.0");
@@ -215,14 +193,12 @@ static void versions_may_differ_where_nothing_demands(void **state)
 
 static void transfer_groups_differ(void **state)
 {
-    (void) state;
     p_spec.transfer_group = text("rack1");
     assert_refused("transfer groups");
 }
 
 static void no_common_model(void **state)
 {
-    (void) state;
     p_spec.models[p_spec.model_count++] = text("a");
     d_spec.models[d_spec.model_count++] = text("b");
     assert_refused("model");
@@ -230,7 +206,6 @@ static void no_common_model(void **state)
 
 static void one_common_model_is_enough(void **state)
 {
-    (void) state;
     p_spec.models[p_spec.model_count++] = text("a");
     d_spec.models[d_spec.model_count++] = text("b");
     d_spec.models[d_spec.model_count++] = text("a");
@@ -258,7 +233,6 @@ static void routing_by_model(void **state)
     bt_pool_spec_t pools[3];
     bt_worker_t *none[1] = {NULL}, **workers[3] = {none, none, none};
     unsigned counts[3] = {0, 0, 0};
-    (void) state;
     for (int i = 0; i < 3; i++)
         bt_pool_spec_init(&pools[i]);
     assert_int_equal(pools[0].deadlines.first_event_ms, 300000);
@@ -305,7 +279,6 @@ static void assert_why(const char *part)
 
 static void pair_when_both_are_up(void **state)
 {
-    (void) state;
     assert_null(refusal());
     set_up(p);
     set_up(d);
@@ -314,7 +287,6 @@ static void pair_when_both_are_up(void **state)
 
 static void prefill_alone_is_degraded_on_vllm(void **state)
 {
-    (void) state;
     assert_null(refusal());
     set_up(p);
     assert_int_equal(topology_of((bt_worker_t *[]){p}, 1), BT_TOPOLOGY_DEGRADED);
@@ -324,7 +296,6 @@ static void prefill_alone_is_degraded_on_vllm(void **state)
 
 static void lone_sglang_prefill_serves_nothing(void **state)
 {
-    (void) state;
     set(&p_spec.connector, "sglang");
     set(&d_spec.connector, "sglang");
     assert_null(refusal());
@@ -339,7 +310,6 @@ static void lone_sglang_prefill_serves_nothing(void **state)
 
 static void decode_alone_serves_nothing(void **state)
 {
-    (void) state;
     assert_null(refusal());
     set_up(d);
     assert_int_equal(topology_of((bt_worker_t *[]){d}, 1), BT_TOPOLOGY_NONE);
@@ -350,7 +320,6 @@ static void decode_alone_serves_nothing(void **state)
 
 static void refused_pair_is_named_not_papered_over(void **state)
 {
-    (void) state;
     p_spec.tp_size = 3;
     d_spec.tp_size = 2;
     assert_non_null(refusal());
@@ -363,7 +332,6 @@ static void refused_pair_is_named_not_papered_over(void **state)
 
 static void unknown_connector_is_named(void **state)
 {
-    (void) state;
     set(&d_spec.connector, "BarConnector");
     assert_non_null(refusal());
     set_up(p);
@@ -374,7 +342,6 @@ static void unknown_connector_is_named(void **state)
 
 static void hybrid_is_single_and_second_to_a_pair(void **state)
 {
-    (void) state;
     bt_worker_t *h = quick_worker(BT_ROLE_HYBRID, "http://127.0.0.1:3", NULL);
     assert_null(refusal());
     set_up(h);
@@ -389,7 +356,6 @@ static void hybrid_is_single_and_second_to_a_pair(void **state)
 
 static void an_empty_pool(void **state)
 {
-    (void) state;
     assert_int_equal(topology_of((bt_worker_t *[]){NULL}, 0), BT_TOPOLOGY_NONE);
     assert_why("pool default has no worker");
 }
@@ -397,7 +363,6 @@ static void an_empty_pool(void **state)
 static void a_long_list_of_reasons_is_cut(void **state)
 {
     bt_worker_t *many[64];
-    (void) state;
     for (int i = 0; i < 64; i++)
         many[i] = quick_worker(BT_ROLE_DECODE, "http://127.0.0.1:9", "nixl");
     assert_int_equal(topology_of(many, 64), BT_TOPOLOGY_NONE);

@@ -43,7 +43,6 @@ static void policies(void **state)
 {
     char line[256], want[400];
     const char *broken = load_write("broken.lua", "return {");
-    (void) state;
     accepted(ANY_PORTS "--policy power_of_two --prefill-policy random --decode-policy round_robin");
     refused("--policy passthrough", "--policy: passthrough is another router's name: use "
                                     "fallback_chain, or a Lua file of yours");
@@ -82,7 +81,6 @@ static void refused_file(const char *text, const char *more, const char *why)
 static void parameters(void **state)
 {
     char line[256];
-    (void) state;
     (void) load_write("w.lua", WEIGHTED);
     refused_file("return { pools = { { policy = 'w', params = { weight = 12 } } } }", "",
                  "pools[1].params.weight: 12 is above max 10");
@@ -112,7 +110,6 @@ static void rules(void **state)
 {
     char line[256];
     const char *path;
-    (void) state;
     (void) load_write("w.lua", WEIGHTED);
     refused_rules("return { api = 1, rules = { { name = 'a', pool = 'defalt' } } }",
                   "rules[1].pool: there is no pool \"defalt\" (did you mean \"default\"?)");
@@ -138,7 +135,6 @@ static void one_route_a_pool(void **state)
                                "route = function() end }";
     char line[1024], want[1024], one[256];
     const char *other;
-    (void) state;
     snprintf(one, sizeof one, "%s", load_write("one.lua", text));
     other = load_write("other.lua", text);
     snprintf(line, sizeof line, ANY_PORTS "--policy %s --decode-policy %s", one, one);
@@ -154,7 +150,6 @@ static void one_route_a_pool(void **state)
 static void own_policy_of_a_peers_name(void **state)
 {
     char line[256];
-    (void) state;
     (void) load_write(
         "cache_aware.lua",
         "return { api = 2, name = 'cache_aware', version = '1', plan = function(req, view)\n"
@@ -167,7 +162,6 @@ static void dialects(void **state)
 {
     char line[256];
     bt_config_t c;
-    (void) state;
     (void) load_write("zz.lua", "return 3");
     snprintf(line, sizeof line, ANY_PORTS "--dialect-dir %s", load_folder());
     assert_true(load_line(&c, line) < 0); /* it may name connectors of workers */
@@ -180,7 +174,6 @@ static void dialects(void **state)
 static void fleets(void **state)
 {
     char line[256];
-    (void) state;
     accepted(ANY_PORTS "--pd-disaggregation --prefill http://a:1 --decode http://b:1");
     refused(ANY_PORTS "--worker-urls http://a:1 http://A:1/",
             "workers w0 and w1 of pool default have the same url http://A:1/");
@@ -217,7 +210,6 @@ static void ports(void **state)
     unsigned port;
     char line[128], want[256];
     int fd = bt_listener_bind("127.0.0.1", 0, false, &port);
-    (void) state;
     assert_true(fd >= 0);
     snprintf(line, sizeof line, "--admin-port 0 --port %u", port);
     snprintf(want, sizeof want,
@@ -240,7 +232,6 @@ static void describes(void **state)
 {
     bt_config_t c;
     bt_text_t t;
-    (void) state;
     load_ok(&c, "--loops 2 --host 0.0.0.0 --admin-host 0.0.0.0 --vllm-pd-disaggregation --prefill "
                 "http://a:1 --decode "
                 "http://b:1 --worker-urls http://c:1 --prefill-policy random");

@@ -20,7 +20,6 @@ static void write_quota(const char *root, const char *dir, const char *text)
 static void smallest_quota_on_the_way_up(void **state)
 {
     const char *root = load_folder();
-    (void) state;
     assert_int_equal(bt_cpus_quota(root, ""), 0);
     write_quota(root, "/a", "400000 100000\n");
     write_quota(root, "/a/b", "max 100000\n");
@@ -36,7 +35,6 @@ static void smallest_quota_on_the_way_up(void **state)
 static void affinity_counts(void **state)
 {
     cpu_set_t old, one;
-    (void) state;
     assert_int_equal(sched_getaffinity(0, sizeof old, &old), 0);
     CPU_ZERO(&one);
     for (size_t i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)

@@ -7,7 +7,6 @@ static void flags(void **state)
 {
     bt_config_t c;
 
-    (void) state;
     load_ok(&c, "--vllm-pd-disaggregation "
                 "--workers-dns name=p.llm.svc,port=8000,role=prefill,zone=a,tp_size=2 "
                 "--workers-dns srv=_http._tcp.d.llm.svc,role=decode,family=ipv6 "
@@ -32,7 +31,6 @@ static void file(void **state)
 {
     bt_config_t c;
 
-    (void) state;
     load_ok(&c, load_write("dns.lua",
                            "return { dns_hold_secs = 2.5, pools = { { name = 'a' }, { name = 'b',\n"
                            "connector = 'NixlConnector' } }, workers_dns = {\n"
@@ -53,7 +51,6 @@ static void file(void **state)
 
 static void wrong_flags(void **state)
 {
-    (void) state;
     load_refused("--workers-dns p.svc", "--workers-dns: expected KEY=VALUE, got \"p.svc\"");
     load_refused("--workers-dns nam=p.svc",
                  "--workers-dns: unknown key \"nam\", did you mean \"name\"?");
@@ -110,7 +107,6 @@ static void wrong_file(void **state)
         {"return { worker_dns = {} }", "worker_dns: unknown key, did you mean \"workers_dns\"?"},
     };
 
-    (void) state;
     for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++) {
         const char *path = load_write("bad.lua", all[i].text);
         char wanted[512];

@@ -19,7 +19,6 @@ static void tables_of_settings(void **state)
     bt_config_t c;
     char want[256];
 
-    (void) state;
     load_ok(&c, text_of("return { tls = { min_version = '1.3', ciphers = 'x',\n"
                         "  redis = {}, workers = { ca = '/ca.pem' } },\n"
                         "  identity = { jwt = { clock_skew_secs = 7 } } }"));
@@ -72,7 +71,6 @@ static void reads_all_levels(void **state)
 {
     bt_config_t c;
     char want[256];
-    (void) state;
     load_ok(
         &c,
         text_of("return {\n"
@@ -140,7 +138,6 @@ static void flags_win_over_the_file(void **state)
     const char *path = text_of(
         "return { port = 1, log_level = 'debug', pools = { { policy = 'random', workers = {\n"
         "  { url = 'http://a:1' } } } } }");
-    (void) state;
     snprintf(line, sizeof line, "--port 2 %s --policy round_robin --worker-urls http://b:1", path);
     load_ok(&c, line);
     assert_int_equal(c.port, 2);
@@ -170,7 +167,6 @@ static double weight_of(const bt_config_t *c, unsigned pool, enum bt_policy_slot
 /* Parameters of the top level are for the policy of the top level. */
 static void names_of_pools(void **state)
 {
-    (void) state;
     refused("return { pools = { { name = 'a' }, { name = 'rules:x' } } }",
             "pools[2].name: \"rules:x\" begins with \"rules:\", which is the rules' own; choose "
             "another name");
@@ -192,7 +188,6 @@ static void parameters_of_policies(void **state)
         "    { name = 'd', policy = 'z', prefill_policy = 'p', decode_policy = 'q',\n"
         "      params = { weight = 4 }, prefill_params = { weight = 5, list = { 1, 'two' } },\n"
         "      decode_params = { weight = 6 } } } }");
-    (void) state;
     load_ok(&c, path);
     snprintf(want, sizeof want, "%s/rules.lua", load_folder());
     assert_string_equal(c.rules_file, want);
@@ -229,7 +224,6 @@ static void parameters_of_policies(void **state)
 
 static void unknown_keys_name_the_nearest(void **state)
 {
-    (void) state;
     refused("return { prot = 1 }", "prot: unknown key, did you mean \"port\"?");
     refused("return { kubernetes = 1 }", "kubernetes: unknown key");
     refused("return { prometheus_port = 1 }",
@@ -254,7 +248,6 @@ static void unknown_keys_name_the_nearest(void **state)
 
 static void wrong_values_name_what_is_expected(void **state)
 {
-    (void) state;
     refused("return { port = '1' }", "port: expected a whole number from 0 to 65535, got \"1\"");
     refused("return { port = 1.5 }", "port: expected a whole number from 0 to 65535, got 1.5");
     refused("return { port = -1 }", "port: expected a whole number from 0 to 65535, got -1");
@@ -296,7 +289,6 @@ static void wrong_values_name_what_is_expected(void **state)
 static void broken_lua_names_the_line(void **state)
 {
     bt_config_t c;
-    (void) state;
     assert_true(load_line(&c, text_of("return {\n  port = ,\n}")) < 0);
     assert_non_null(strstr(load_err, "baton.lua:2:"));
     assert_true(load_line(&c, "/nonexistent/baton.lua") < 0);

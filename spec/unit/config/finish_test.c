@@ -14,7 +14,6 @@ static void refused_file(const char *body, const char *why)
 
 static void loopback(void **state)
 {
-    (void) state;
     static const char *const yes[] = {"127.0.0.1", "127.9.9.9", "::1",
                                       "[::1]",     "localhost", "LocalHost"};
     static const char *const no[] = {"localhost.evil.example",
@@ -33,7 +32,6 @@ static void loopback(void **state)
 
 static void workers_that_cannot_pair(void **state)
 {
-    (void) state;
     load_refused(
         "--prefill http://a:1",
         "--prefill http://a:1: how do the engines move KV? add --pd-disaggregation (SGLang), "
@@ -57,7 +55,6 @@ static void workers_that_cannot_pair(void **state)
 
 static void urls(void **state)
 {
-    (void) state;
     load_refused("--worker-urls ftp://a:1",
                  "--worker-urls ftp://a:1: only http:// and https:// URLs are supported");
     load_refused("--worker-urls http://a:0",
@@ -68,7 +65,6 @@ static void urls(void **state)
 
 static void paths_and_ports(void **state)
 {
-    (void) state;
     load_refused("--kv-snapshot-secs 60",
                  "--kv-snapshot-secs: nothing is written without --kv-snapshot; add --kv-snapshot "
                  "FILE, or leave it out");
@@ -149,7 +145,6 @@ static void refused_without_zmq(const char *line, const char *what)
 static void engines_that_register_need_a_port(void **state)
 {
     bt_config_t c;
-    (void) state;
     if (!bt_zmq_is_built()) {
         refused_without_zmq("--connector P2pNcclConnector --prefill http://a:1",
                             "--prefill http://a:1: connector \"P2pNcclConnector\": ");
@@ -181,7 +176,6 @@ static void who_shows_no_key(void **state)
     char line[512];
     bt_config_t c;
 
-    (void) state;
     load_refused("--anonymous-scopes inference",
                  "--anonymous-scopes: nobody is asked for a key: add --client-api-keys-file, "
                  "--client-api-keys-in-store or --jwt-issuer, or leave it out");
@@ -221,7 +215,6 @@ static void decodes_can_call_the_metaserver(void **state)
     bt_config_t c;
     char url[320];
 
-    (void) state;
     load_refused(DECODE, "--decode http://10.0.0.2:8000: connector \"MooncakeLayerwiseConnector\": "
                          "its decode calls the gateway for prefill: add --metaserver-port PORT");
     load_refused(DECODE "--metaserver-port 12000",
@@ -277,7 +270,6 @@ static void decodes_can_call_the_metaserver(void **state)
 static void gateway_managed_workers_need_the_hub(void **state)
 {
     bt_config_t c;
-    (void) state;
     load_refused(
         "--connector BatonConnector --prefill http://a:1",
         "--prefill http://a:1: connector \"BatonConnector\": the gateway opens its rooms, at "
@@ -318,7 +310,6 @@ static void gateway_managed_workers_need_the_hub(void **state)
 static void a_connector_that_is_not_known(void **state)
 {
     bt_config_t c;
-    (void) state;
     refused_file("return { pools = { { workers = {\n"
                  "  { url = 'http://a:1', role = 'decode', connector = 'MultiConnector',\n"
                  "    connectors = { 'MultiConnector', 'NixlConnecter', 'X', 'Y' } } } } } }",
@@ -341,7 +332,6 @@ static void a_connector_that_is_not_known(void **state)
 static void who_may_use_the_registry(void **state)
 {
     bt_config_t c;
-    (void) state;
     load_refused("--registry-port 0 --registry-allow node-1",
                  "--registry-allow: expected an address or a network, as 10.0.0.7 or 10.0.0.0/24, "
                  "got \"node-1\"");
@@ -362,7 +352,6 @@ static void who_may_use_the_registry(void **state)
 static void defaults_of_workers(void **state)
 {
     bt_config_t c;
-    (void) state;
     load_ok(&c,
             load_write(
                 "b.lua",
@@ -393,7 +382,6 @@ static void assert_sample(const char *line, double sample)
 static void records(void **state)
 {
     bt_config_t c;
-    (void) state;
     assert_sample("--port 0", 0);
     assert_sample("--record-file r.jsonl", 0.01);
     assert_sample("--record-file r.jsonl --record-sample 0", 0);
@@ -422,7 +410,6 @@ static void records(void **state)
 
 static void missing_keys_file(void **state)
 {
-    (void) state;
     load_refused("--client-api-keys-file /nonexistent/k",
                  "--client-api-keys-file: /nonexistent/k: No such file or directory");
     load_refused("--client-api-keys-in-store",

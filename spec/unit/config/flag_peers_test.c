@@ -104,7 +104,6 @@ static const char vllm_router[] =
 static void each_flag_is_classified(void **state)
 {
     const char *const peers[] = {sglang_router, smg, vllm_router};
-    (void) state;
     for (size_t i = 0; i < 3; i++)
         for (const char *p = peers[i]; *p != '\0';) {
             const bt_str_t name = {p, strcspn(p, " ")};
@@ -126,7 +125,6 @@ static void each_unused_flag_warns(void **state)
 {
     static const char *const values[] = {"", " value", "=value", " -1", " a b c", " a --port 0"};
     char name[64], line[128], want[400];
-    (void) state;
     for (unsigned i = 0; i < bt_peer_flag_count; i++) {
         if (bt_peer_flags[i].kind != BT_PEER_UNUSED)
             continue;
@@ -145,7 +143,6 @@ static void each_unused_flag_warns(void **state)
 static void each_refusal_reaches_the_user(void **state)
 {
     char name[64], line[128], want[400];
-    (void) state;
     for (unsigned i = 0; i < bt_peer_flag_count; i++) {
         if (bt_peer_flags[i].kind != BT_PEER_REFUSED)
             continue;
@@ -163,7 +160,6 @@ static void only_what_protects_is_refused(void **state)
         "jwt-issuer", "tenant-api-key",  "control-plane-api-keys", "api-key-validation-urls",
         "mtls-cert",  "wasm-middleware", "tls-terminate",
     };
-    (void) state;
     for (size_t i = 0; i < sizeof safe / sizeof safe[0]; i++)
         assert_int_equal(bt_flag_find_peer(bt_str(safe[i]))->kind, BT_PEER_REFUSED);
     assert_int_equal(bt_flag_find_peer(BT_STR("service-discovery"))->kind, BT_PEER_UNUSED);
@@ -172,7 +168,6 @@ static void only_what_protects_is_refused(void **state)
 
 static void each_alias_names_a_flag_of_ours(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < bt_peer_flag_count; i++) {
         const bt_peer_flag_t *peer = &bt_peer_flags[i];
         assert_null(bt_flag_find(bt_str(peer->name))); /* or it would never be seen */
@@ -208,7 +203,6 @@ static double param(const bt_config_t *c, enum bt_policy_slot slot, const char *
 static void parameters_go_where_their_policy_is(void **state)
 {
     bt_config_t c;
-    (void) state;
     started(&c, "--cache-threshold 0.7 --prefill-policy cache_aware --decode-policy power_of_two "
                 "--spill-abs-threshold 5 --balance-rel-threshold 2.5");
     assert_float_equal((float) param(&c, BT_SLOT_PREFILL, "cache_threshold"), 0.7, 1e-6);
@@ -246,7 +240,6 @@ static void parameters_in_another_unit(void **state)
     } rows[] = {{"0", 1}, {"63", 1}, {"64", 1}, {"129", 2}, {"-5", -1}, {"1e300", 1e300 / 64}};
     char line[128];
     bt_config_t c;
-    (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         snprintf(line, sizeof line, "--policy prefix_hash --prefix-token-count %s", rows[i].line);
         load_ok(&c, line);
@@ -260,7 +253,6 @@ static void own_policies_keep_their_names(void **state)
 {
     char line[256];
     bt_config_t c;
-    (void) state;
     load_write("cache_aware.lua", "return {}");
     snprintf(line, sizeof line, "--policy cache_aware --policy-dir %s", load_folder());
     load_ok(&c, line);
@@ -272,7 +264,6 @@ static void own_policies_keep_their_names(void **state)
 static void numbers_become_the_nearest(void **state)
 {
     bt_config_t c;
-    (void) state;
     load_ok(&c, "--cb-failure-threshold 100 --retry-max-retries 0");
     assert_int_equal(c.breaker.failures, 16);
     assert_int_equal(c.pools[0].spec.max_attempts, 1);
@@ -289,7 +280,6 @@ static void numbers_become_the_nearest(void **state)
 
 static void all_findings_are_told_at_once(void **state)
 {
-    (void) state;
     load_refused("--prot 1 --mtls-cert a.pem --mini-lb --port abc nofile.lua --polcy x",
                  "--prot: unknown flag, did you mean --port?\n"
                  "--mtls-cert: of clients' certificates Baton has --tls-client-ca FILE and "
@@ -308,7 +298,6 @@ static const bt_worker_spec_t *worker(const bt_config_t *c, unsigned i)
 static void lines_of_sglang_router(void **state)
 {
     bt_config_t c;
-    (void) state;
     started(&c, "--worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy cache_aware "
                 "--cache-threshold 0.5 --balance-abs-threshold 32 --balance-rel-threshold 1.1 "
                 "--eviction-interval-secs 30 --host 0.0.0.0 --port 30000");
@@ -345,7 +334,6 @@ static void lines_of_sglang_router(void **state)
 static void lines_of_smg(void **state)
 {
     bt_config_t c;
-    (void) state;
     started(&c, "--worker-urls http://10.0.0.1:8000 --policy manual --max-idle-secs 7200 "
                 "--assignment-mode min_load --log-json --shutdown-grace-period-secs 60");
     assert_string_equal(c.pools[0].spec.policy, "session_affinity");
@@ -372,7 +360,6 @@ static void lines_of_smg(void **state)
 static void lines_of_vllm_router(void **state)
 {
     bt_config_t c;
-    (void) state;
     started(&c, "--worker-urls http://10.0.0.1:8000 http://10.0.0.2:8000 --policy consistent_hash "
                 "--intra-node-data-parallel-size 2 --log-level critical");
     assert_string_equal(c.pools[0].spec.policy, "consistent_hash");

@@ -52,7 +52,6 @@ static bool is_flag(const bt_value_t *v, bool wanted)
 
 static void workers(void **state)
 {
-    (void) state;
     EXPECT("--pd-disaggregation --prefill http://a:1 8998 --decode http://b:2",
            POOL.worker_count == 2 && W(0).role == BT_ROLE_PREFILL && IS(W(0).url, "http://a:1") &&
                W(0).bootstrap_port == 8998 && W(1).role == BT_ROLE_DECODE &&
@@ -85,7 +84,6 @@ static void workers(void **state)
 static void workers_file(void **state)
 {
     char line[256];
-    (void) state;
     snprintf(line, sizeof line, "--pd-disaggregation --workers-file %s",
              load_write("workers.lua", "return { { url = 'http://a:1', role = 'prefill' } }"));
     EXPECT(line, c.workers_file != NULL && c.pools[0].worker_count == 0 && c.found.count == 1 &&
@@ -96,7 +94,6 @@ static void workers_file(void **state)
 
 static void workers_dns(void **state)
 {
-    (void) state;
     EXPECT("", c.dns.count == 0 && c.dns.hold_ms == 15000 && c.dns.min_ms == 1000 &&
                    c.dns.max_ms == 60000 && c.dns.servers == NULL);
     EXPECT("--workers-dns name=p.svc,port=80 --dns-hold-secs 0 --dns-min-secs 0.5 --dns-max-secs 9 "
@@ -109,7 +106,6 @@ static void workers_kubernetes(void **state)
 {
     bt_kube_options_t k;
     char why[300];
-    (void) state;
     EXPECT("--workers-kubernetes namespace=a --workers-kubernetes "
            "namespace=b,api=https://h:1,pool=default",
            c.workers_kubernetes_count == 2 && IS(c.workers_kubernetes[0], "namespace=a"));
@@ -141,7 +137,6 @@ static void workers_kubernetes(void **state)
 
 static void listening(void **state)
 {
-    (void) state;
     EXPECT("", IS(c.host, "127.0.0.1") && c.port == 30000 && IS(c.admin_host, "127.0.0.1") &&
                    c.admin_port == 29000 && c.pool_count == 1 && IS(SPEC.name, "default") &&
                    POOL.worker_count == 0);
@@ -230,7 +225,6 @@ static void refuses(const char *line, const char *begin)
 static void shared_state(void **state)
 {
     char line[256];
-    (void) state;
     EXPECT("", c.store.url == NULL && c.fleet_name == NULL && c.replica_name == NULL &&
                    c.fleet_heartbeat_ms == 100 && c.fleet_expiry_ms == 2000);
     snprintf(line, sizeof line,
@@ -269,7 +263,6 @@ static void shared_state(void **state)
 
 static void tls(void **state)
 {
-    (void) state;
     EXPECT("", c.tls.cert_count == 0 && c.admin_tls.cert_count == 0 && c.tls_min_version == 0 &&
                    c.tls_client_auth == 0 && c.server.tls_handshake_ms == 10000);
     EXPECT("--tls-cert a.pem --tls-cert b.pem --tls-key a.key --tls-key b.key "
@@ -320,7 +313,6 @@ static void tls(void **state)
 
 static void decisions(void **state)
 {
-    (void) state;
     EXPECT("--policy random --prefill-policy a.lua --decode-policy round_robin",
            IS(SPEC.policy, "random") && IS(SPEC.prefill_policy, "a.lua") &&
                IS(SPEC.decode_policy, "round_robin"));
@@ -363,7 +355,6 @@ static void decisions(void **state)
 
 static void deadlines(void **state)
 {
-    (void) state;
     EXPECT("", SPEC.deadlines.total_ms == 1800000 && SPEC.deadlines.connect_ms == 3000 &&
                    SPEC.deadlines.prefill_reply_ms == 300000 &&
                    SPEC.deadlines.first_event_ms == 300000 && SPEC.deadlines.stall_ms == 60000 &&
@@ -393,7 +384,6 @@ static void deadlines(void **state)
 
 static void health(void **state)
 {
-    (void) state;
     EXPECT("", c.monitor.health.interval_ms == 5000 && c.monitor.timeout_ms == 2000 &&
                    c.monitor.health.failures == 3 && c.monitor.health.successes == 2 &&
                    IS(c.monitor.path, "/health") && !c.monitor.disabled &&
@@ -429,7 +419,6 @@ static void health(void **state)
 
 static void limits_and_keys(void **state)
 {
-    (void) state;
     char line[256];
     EXPECT("", c.server.max_body_bytes == (size_t) 64 << 20 &&
                    c.server.max_buffered_bytes == (size_t) 1 << 30 &&
@@ -492,7 +481,6 @@ static void limits_and_keys(void **state)
 
 static void logs_and_process(void **state)
 {
-    (void) state;
     EXPECT("", c.log_level == BT_LOG_INFO && c.dispatch.access_log && !c.dispatch.access_log_json &&
                    c.loops >= 1 && c.drain_ms == 180000);
     EXPECT("--log-level debug --log-format json --no-access-log",
@@ -539,7 +527,6 @@ static void logs_and_process(void **state)
 
 static void no_flag_is_left_out(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < bt_flag_count; i++)
         if (!seen[i])
             fail_msg("--%s has no case in this file", bt_flags[i].name);
@@ -547,7 +534,6 @@ static void no_flag_is_left_out(void **state)
 
 static void wrong_flags_are_refused(void **state)
 {
-    (void) state;
     load_refused("--prot 1", "--prot: unknown flag, did you mean --port?");
     load_refused("--polcy=random", "--polcy: unknown flag, did you mean --policy?");
     load_refused("--frobnicate", "--frobnicate: unknown flag; baton run --help lists all");

@@ -18,7 +18,6 @@ static void run_names_every_flag(void **state)
 {
     bt_text_t t = made(bt_help_run);
     char want[96];
-    (void) state;
     for (unsigned i = 0; i < bt_flag_count; i++) {
         bool has_no = bt_flags[i].kind != BT_FLAG_ACTION && bt_flag_is_switch(&bt_flags[i]);
         snprintf(want, sizeof want, "\n  --%s%s", has_no ? "[no-]" : "", bt_flags[i].name);
@@ -36,7 +35,6 @@ static void file_names_every_key(void **state)
 {
     bt_text_t t = made(bt_help_file);
     char want[96];
-    (void) state;
     for (unsigned i = 0; i < bt_flag_count; i++) {
         snprintf(want, sizeof want, "\n  %s ", bt_flags[i].name);
         for (char *p = want; *p != '\0'; p++)
@@ -55,7 +53,6 @@ static void peers_names_every_flag_and_policy(void **state)
 {
     bt_text_t t = made(bt_help_peers);
     char want[96];
-    (void) state;
     for (unsigned i = 0; i < bt_peer_flag_count; i++) {
         snprintf(want, sizeof want, "\n  --%s", bt_peer_flags[i].name);
         assert_non_null(strstr(t.data, want));
@@ -72,7 +69,6 @@ static void table_has_a_row_for_each(void **state)
 {
     bt_text_t t = made(bt_help_table);
     unsigned rows = 0, cells = 0;
-    (void) state;
     for (const char *p = t.data; *p != '\0'; p++) {
         cells += *p == '\t';
         if (*p != '\n')
@@ -94,7 +90,6 @@ static void table_has_a_row_for_each(void **state)
 static void lines_fit(void **state)
 {
     void (*const all[])(bt_text_t *) = {bt_help_overview, bt_help_run, bt_help_file, bt_help_peers};
-    (void) state;
     for (size_t i = 0; i < 4; i++) {
         bt_text_t t = made(all[i]);
         for (const char *line = t.data; *line != '\0'; line += strcspn(line, "\n") + 1)

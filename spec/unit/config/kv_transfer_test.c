@@ -27,7 +27,6 @@ static void refuses(const char *members, const char *why)
 
 static void as_json_text(void **state)
 {
-    (void) state;
     const bt_worker_spec_t *w = worker_of("kv_transfer_config = " NIXL);
     assert_int_equal(w->role, BT_ROLE_PREFILL);
     assert_string_equal(w->connector, "NixlConnector");
@@ -43,7 +42,6 @@ static void as_json_text(void **state)
 
 static void as_a_table(void **state)
 {
-    (void) state;
     const bt_worker_spec_t *w = worker_of(
         "kv_transfer_config = { kv_connector = 'MultiConnector', kv_role = 'kv_consumer', "
         "  kv_buffer_size = 1e9, kv_connector_extra_config = { connectors = {"
@@ -63,7 +61,6 @@ static void as_a_table(void **state)
 
 static void a_worker_of_both_kinds_is_what_the_file_says(void **state)
 {
-    (void) state;
     const char *both =
         "kv_transfer_config = { kv_connector = 'NixlConnector', kv_role = 'kv_both' }";
     char text[256];
@@ -76,7 +73,6 @@ static void a_worker_of_both_kinds_is_what_the_file_says(void **state)
 
 static void refusals(void **state)
 {
-    (void) state;
     refuses("kv_transfer_config = '{'", "not JSON (byte 2)");
     refuses("kv_transfer_config = '[]'",
             "expected the engine's --kv-transfer-config: a table, or its JSON as text");
@@ -109,7 +105,6 @@ static void refusals(void **state)
 
 static void a_connector_that_is_not_known_is_named(void **state)
 {
-    (void) state;
     char want[512];
     const char *path =
         load_write("kv.lua", HEAD "kv_transfer_config = { kv_connector = 'NixlConector', "

@@ -78,7 +78,6 @@ static inline const char *load_write(const char *name, const char *text)
 static inline int load_cleanup(void **state)
 {
     char command[128];
-    (void) state;
     if (load_dir[0] == '\0')
         return 0;
     snprintf(command, sizeof command, "rm -rf %s", load_dir);

@@ -36,7 +36,6 @@ static int set(const bt_option_t *option, struct box *box, const char *value)
 static void numbers(void **state)
 {
     struct box box = {0};
-    (void) state;
     assert_int_equal(set(&number, &box, "10"), 0);
     assert_int_equal(box.u, 10);
     assert_int_equal(set(&number, &box, "-1"), 0);
@@ -53,7 +52,6 @@ static void numbers(void **state)
 static void ports(void **state)
 {
     struct box box = {0};
-    (void) state;
     assert_int_equal(set(&port, &box, "65535"), 0);
     assert_int_equal(box.port, 65535);
     assert_int_equal(set(&port, &box, "None"), 0);
@@ -66,7 +64,6 @@ static void ports(void **state)
 static void switches(void **state)
 {
     struct box box = {0};
-    (void) state;
     assert_int_equal(set(&yes, &box, "TRUE"), 0);
     assert_true(box.yes);
     assert_int_equal(set(&yes, &box, "off"), 0);
@@ -78,7 +75,6 @@ static void strings_are_copied_compared_and_freed(void **state)
 {
     struct box a = {0}, b = {0};
     char err[256];
-    (void) state;
     assert_int_equal(set(&text, &a, "x"), 0);
     assert_int_equal(set(&text, &a, "y"), 0);
     assert_false(bt_option_same(&text, &a, &b));
@@ -99,7 +95,6 @@ static void strings_are_copied_compared_and_freed(void **state)
 static void lists_have_an_end(void **state)
 {
     struct box a = {0}, b = {0};
-    (void) state;
     assert_int_equal(set(&list, &a, "one"), 0);
     assert_int_equal(set(&list, &a, "two"), 0);
     assert_int_equal(set(&list, &a, "three"), BT_E_CONFIG);

@@ -14,7 +14,6 @@ static const char *nearest(const char *word)
 
 static void slips_find_their_name(void **state)
 {
-    (void) state;
     assert_string_equal(nearest("prot"), "port");
     assert_string_equal(nearest("bootstrap_prt"), "bootstrap_port");
     assert_string_equal(nearest("conector"), "connector");
@@ -23,7 +22,6 @@ static void slips_find_their_name(void **state)
 
 static void strangers_find_none(void **state)
 {
-    (void) state;
     assert_null(nearest("kubernetes"));
     assert_null(nearest("x"));
     assert_null(nearest(""));

@@ -22,7 +22,6 @@ static bt_dns_judge_t judge(void)
 
 static int setup(void **state)
 {
-    (void) state;
     bt_dns_known_init(&known, "p.test", 8000);
     now_ms = 50000;
     down[0] = '\0';
@@ -31,7 +30,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_dns_known_fini(&known);
     return 0;
 }
@@ -69,7 +67,6 @@ static bool knows(const char *hosts)
 
 static void takes_what_is_named(void **state)
 {
-    (void) state;
     assert_true(answers("10.0.0.1 10.0.0.2"));
     assert_true(knows("10.0.0.1 10.0.0.2"));
     assert_int_equal(known.items[0].place.port, 8000);
@@ -84,7 +81,6 @@ static void one_that_answers_goes_after_the_hold_time(void **state)
 {
     const bt_dns_judge_t j = judge();
 
-    (void) state;
     answers("a b");
     assert_int_equal(bt_dns_known_due_ms(&known, &j), UINT64_MAX);
     assert_false(answers("a"));
@@ -106,7 +102,6 @@ static void one_that_answers_goes_after_the_hold_time(void **state)
 
 static void one_that_is_down_goes_at_once(void **state)
 {
-    (void) state;
     answers("a b c");
     strcpy(down, "c");
     assert_false(answers("a b c"));
@@ -120,7 +115,6 @@ static void one_that_is_down_goes_at_once(void **state)
 
 static void nobody_named_takes_nobody_who_answers(void **state)
 {
-    (void) state;
     answers("a b");
     strcpy(down, "b");
     assert_false(answers(""));
@@ -148,7 +142,6 @@ static void an_error_says_nothing(void **state)
 {
     static const enum bt_dns_result errors[] = {BT_DNS_TIMEOUT, BT_DNS_MALFORMED, BT_DNS_FAILED};
 
-    (void) state;
     answers("a b");
     strcpy(down, "b");
     for (unsigned i = 0; i < 3; i++) {
@@ -173,7 +166,6 @@ static void a_target_is_itself_wherever_it_is(void **state)
 {
     bt_dns_place_t p[] = {target("x.test", "10.0.0.1", 80), target("y.test", "10.0.0.2", 80)};
 
-    (void) state;
     assert_true(take(BT_DNS_OK, p, 2));
     p[0] = target("x.test", "", 80); /* its own lookup has failed */
     assert_false(take(BT_DNS_OK, p, 2));
@@ -196,7 +188,6 @@ static void a_target_of_both_families_stays_where_it_is(void **state)
 {
     bt_dns_place_t p = target("x.test", "10.0.0.1", 80);
 
-    (void) state;
     take(BT_DNS_OK, &p, 1);
     p = target("x.test", "fd00::1", 80);
     assert_false(take(BT_DNS_OK, &p, 1));
@@ -211,7 +202,6 @@ static void fresh_addresses_have_a_bound(void **state)
 {
     static bt_dns_place_t places[BT_DNS_PLACES_MAX];
 
-    (void) state;
     for (unsigned answer = 0; answer < 4; answer++) {
         for (unsigned i = 0; i < BT_DNS_PLACES_MAX; i++)
             snprintf(places[i].host, sizeof places[i].host, "10.%u.%u.%u", answer, i / 256,
@@ -232,7 +222,6 @@ static void fresh_addresses_have_a_bound(void **state)
 
 static void an_answer_may_name_one_twice(void **state)
 {
-    (void) state;
     assert_true(answers("a b a"));
     assert_int_equal(known.count, 2);
     assert_true(answers("a c c b"));

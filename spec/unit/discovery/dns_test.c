@@ -104,7 +104,6 @@ static int setup(void **state)
     const unsigned counts[2] = {0, 0};
     char err[256];
 
-    (void) state;
     started = cancelled = 0;
     memset(names, 0, sizeof names);
     config = (bt_dns_config_t){.names = names, .hold_ms = 10000, .min_ms = 8, .max_ms = 16};
@@ -127,7 +126,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_dns_free(dns);
     bt_registry_free(registry);
     bt_loop_fini(&loop);
@@ -160,7 +158,6 @@ static void all_names_are_one_set(void **state)
     const bt_dns_place_t a[] = {{.host = "10.0.0.1"}, {.host = "10.0.0.2"}},
                          b[] = {{.host = "fd00::1"}};
 
-    (void) state;
     name_it(0, "p.test", 8000, "first", &prefill);
     name_it(1, "d.test", 9000, "first", &decode);
     config.count = 2;
@@ -192,7 +189,6 @@ static void a_place_of_two_names_is_the_first_ones(void **state)
 {
     const bt_dns_place_t a[] = {{.host = "10.0.0.1"}};
 
-    (void) state;
     name_it(0, "p.test", 8000, "first", &prefill);
     name_it(1, "d.test", 8000, "first", &decode);
     name_it(2, "other.test", 8000, "second", &decode);
@@ -215,7 +211,6 @@ static void labels_tell_targets_apart(void **state)
         {.host = "10.0.0.1", .target = "pod-0.p.test", .port = 80, .weight = 3, .priority = 1},
         {.host = "10.0.0.2", .target = "10-0-0-2.p.test", .port = 80, .weight = 3, .priority = 1}};
 
-    (void) state;
     names[0] = (bt_dns_name_t){.srv = (char *) (uintptr_t) "_http._tcp.p.test",
                                .pool = (char *) (uintptr_t) "first",
                                .worker = &prefill};
@@ -242,7 +237,6 @@ static void another_configuration_keeps_what_stays(void **state)
 {
     const bt_dns_place_t a[] = {{.host = "10.0.0.1"}}, b[] = {{.host = "10.0.0.2"}};
 
-    (void) state;
     name_it(0, "p.test", 8000, "first", &prefill);
     name_it(1, "d.test", 8000, "first", &decode);
     config.count = 2;
@@ -270,7 +264,6 @@ static void a_set_that_is_refused_is_tried_again(void **state)
     bt_worker_spec_t other;
     char err[256], name[BT_WORKER_NAME_MAX + 1];
 
-    (void) state;
     name_it(0, "p.test", 8000, "first", &prefill);
     config.count = 1;
     assert_int_equal(bt_dns_configure(dns, &config), 0);
@@ -303,7 +296,6 @@ static void a_target_that_moved_is_another_worker(void **state)
     char err[256], name[BT_WORKER_NAME_MAX + 1], other[BT_WORKER_NAME_MAX + 1];
     bt_worker_spec_t mine;
 
-    (void) state;
     names[0] = (bt_dns_name_t){.srv = (char *) (uintptr_t) "_http._tcp.p.test",
                                .pool = (char *) (uintptr_t) "first",
                                .worker = &prefill};
@@ -346,7 +338,6 @@ static void who_has_nobody_is_asked_again_soon(void **state)
     const bt_dns_place_t a[] = {{.host = "10.0.0.1"}};
     const enum bt_dns_result said[] = {BT_DNS_EMPTY, BT_DNS_NXDOMAIN, BT_DNS_FAILED};
 
-    (void) state;
     name_it(0, "p.test", 8000, "first", &prefill);
     config.count = 1;
     config.min_ms = 1;
@@ -364,7 +355,6 @@ static void who_has_nobody_is_asked_again_soon(void **state)
 
 static void nothing_is_asked_once_it_is_stopped(void **state)
 {
-    (void) state;
     name_it(0, "p.test", 8000, "first", &prefill);
     config.count = 1;
     assert_int_equal(bt_dns_configure(dns, &config), 0);

@@ -54,7 +54,6 @@ static void items_are_cut_out_however_they_come(void **state)
         "{\"n\":\"a]}\\\"{\",\"l\":[[1],{}]} ,\n"
         "{\"items\":[{}]},{}], \"metadata\":{\"resourceVersion\":\"7\",\"items\":[2]}}\n";
     char rest[512];
-    (void) state;
     for (size_t piece = 1; piece < sizeof text; piece++) {
         assert_int_equal(run(BT_JSON_STREAM_ITEMS, text, piece, 100, rest, sizeof rest), 0);
         assert_string_equal(got, "{\"n\":\"a]}\\\"{\",\"l\":[[1],{}]}|{\"items\":[{}]}|{}|");
@@ -67,7 +66,6 @@ static void an_item_that_is_too_large_is_passed_over(void **state)
 {
     static const char text[] = "{\"items\":[{\"a\":1},{\"a\":\"0123456789\"},{\"a\":2}]}";
     bt_json_stream_t s;
-    (void) state;
     for (size_t piece = 1; piece < sizeof text; piece++) {
         got[0] = '\0';
         bt_json_stream_init(&s, BT_JSON_STREAM_ITEMS, 10);
@@ -82,7 +80,6 @@ static void an_item_that_is_too_large_is_passed_over(void **state)
 static void what_is_no_list_is_refused(void **state)
 {
     char *large = malloc((64 << 10) + 100);
-    (void) state;
     assert_int_equal(run(BT_JSON_STREAM_ITEMS, "{\"items\":[\"a\"]}", 99, 100, NULL, 0), BT_E_JSON);
     assert_int_equal(run(BT_JSON_STREAM_ITEMS, "{\"items\":[[]]}", 99, 100, NULL, 0), BT_E_JSON);
     assert_int_equal(run(BT_JSON_STREAM_ITEMS, "}", 99, 100, NULL, 0), BT_E_JSON);
@@ -96,7 +93,6 @@ static void lines(void **state)
 {
     static const char text[] = "{\"a\":1}\n\n{\"b\":2}\nhalf";
     bt_json_stream_t s;
-    (void) state;
     for (size_t piece = 1; piece < sizeof text; piece++) {
         got[0] = '\0';
         bt_json_stream_init(&s, BT_JSON_STREAM_LINES, 20);

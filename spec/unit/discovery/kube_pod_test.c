@@ -43,7 +43,6 @@ static enum bt_kube_state state_of(const char *text)
 
 static int setup(void **state)
 {
-    (void) state;
     options = (bt_kube_options_t){.set_key = set_key};
     bt_worker_spec_init(&options.worker);
     return 0;
@@ -51,7 +50,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_kube_pod_fini(&pod);
     bt_worker_spec_fini(&options.worker);
     return 0;
@@ -59,7 +57,6 @@ static int teardown(void **state)
 
 static void a_ready_pod(void **state)
 {
-    (void) state;
     assert_int_equal(state_of(LABELED("\"llm-d.ai/role\":\"prefill\"")), BT_KUBE_READY);
     assert_int_equal(pod.worker_count, 1);
     assert_string_equal(pod.workers[0].url, "http://10.0.0.1:8000");
@@ -114,7 +111,6 @@ static void a_port_named_https(void **state)
     };
     char scheme[8];
 
-    (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         options.scheme = rows[i].scheme != NULL ? strcpy(scheme, rows[i].scheme) : NULL;
         assert_int_equal(state_of(rows[i].pod), BT_KUBE_READY);
@@ -127,7 +123,6 @@ static void a_port_named_https(void **state)
 
 static void one_that_says_nothing_is_as_the_source_says(void **state)
 {
-    (void) state;
     assert_int_equal(state_of(LABELED("")), BT_KUBE_REFUSED);
     assert_non_null(strstr(pod.why, "no role"));
     options.has_role = true;
@@ -142,7 +137,6 @@ static void one_that_says_nothing_is_as_the_source_says(void **state)
 
 static void one_that_is_wrong_says_why(void **state)
 {
-    (void) state;
     assert_int_equal(state_of(LABELED("\"baton/role\":\"x\"")), BT_KUBE_REFUSED);
     assert_string_equal(pod.why, "baton/role: bad role");
     assert_int_equal(state_of(LABELED("\"llm-d.ai/role\":\"prefill\",\"baton/x\":\"y\"")),
@@ -160,7 +154,6 @@ static void one_that_is_wrong_says_why(void **state)
 
 static void states(void **state)
 {
-    (void) state;
     assert_int_equal(state_of(STATUS("}")), BT_KUBE_NOT_READY);
     assert_int_equal(state_of(STATUS("},\"status\":{\"podIP\":\"10.0.0.1\"}")), BT_KUBE_NOT_READY);
     assert_int_equal(
@@ -198,7 +191,6 @@ static void lives(void **state)
     static const char *const others[] = {
         "[{\"name\":\"c\"},{\"name\":\"x\"}]", "[{\"name\":\"c\"},{\"name\":\"x\"" PORT("api") "}]",
         "[{\"name\":\"c\"" PORT("metrics") "},{\"name\":\"x\"" PORT("http") "}]", "7", "[7]"};
-    (void) state;
     for (unsigned i = 0; i < 3; i++) {
         const uint64_t first = life_of("u", specs[i], RUNS);
         assert_int_equal(life_of("u", specs[i], ENDED("0", "running")), first);
@@ -221,7 +213,6 @@ static void what_is_no_pod(void **state)
                                       "{\"metadata\":7}",
                                       "{\"metadata\":{\"name\":\"\",\"namespace\":\"n\"}}",
                                       "{\"metadata\":{\"name\":\"p\",\"namespace\":\"n\"}"};
-    (void) state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(bt_kube_pod_read(&pod, &options, bt_str(bad[i])), BT_E_JSON);
 }

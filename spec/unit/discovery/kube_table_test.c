@@ -87,7 +87,6 @@ static unsigned count(enum bt_kube_state state)
 
 static int setup(void **state)
 {
-    (void) state;
     bt_log_set(BT_LOG_ERROR, false, 2);
     refused = NULL;
     calls = no_memory = waits = 0;
@@ -98,7 +97,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_kube_table_free(t);
     bt_loop_fini(&loop);
     return 0;
@@ -106,7 +104,6 @@ static int teardown(void **state)
 
 static void many_changes_of_a_moment_are_one(void **state)
 {
-    (void) state;
     pod("a", BT_KUBE_READY, 1, 2);
     pod("a", BT_KUBE_NOT_READY, 0, 0);
     pod("a", BT_KUBE_READY, 2, 1);
@@ -132,7 +129,6 @@ static void many_changes_of_a_moment_are_one(void **state)
 
 static void an_address_is_who_has_it_last(void **state)
 {
-    (void) state;
     pod("a", BT_KUBE_READY, 1, 1);
     expect("+1 ");
     pod("b", BT_KUBE_READY, 1, 1); /* told before a's end */
@@ -148,7 +144,6 @@ static void an_address_is_who_has_it_last(void **state)
 /* The same pod, or one of its name, with other processes: at once, at the next look, or as it goes. */
 static void processes_that_have_ended_are_told(void **state)
 {
-    (void) state;
     pod("a", BT_KUBE_READY, 1, 2);
     expect("+1 +2 ");
     life = 2;
@@ -181,7 +176,6 @@ static void processes_that_have_ended_are_told(void **state)
 /* Kubernetes deletes a pod in two steps: what runs goes on in between, and ends with the second. */
 static void the_end_of_one_that_serves_no_more_is_told(void **state)
 {
-    (void) state;
     static const enum bt_kube_state rests[] = {BT_KUBE_TERMINATING, BT_KUBE_NOT_READY,
                                                BT_KUBE_REFUSED};
     for (unsigned i = 0; i < 3; i++) {
@@ -230,7 +224,6 @@ static void the_end_of_one_that_serves_no_more_is_told(void **state)
 
 static void who_is_not_listed_is_gone(void **state)
 {
-    (void) state;
     bt_kube_table_begin_list(t);
     pod("a", BT_KUBE_READY, 1, 1);
     pod("b", BT_KUBE_READY, 2, 1);
@@ -248,7 +241,6 @@ static void who_is_not_listed_is_gone(void **state)
 static void what_is_refused_is_told_and_taken_back(void **state)
 {
     bt_text_t out;
-    (void) state;
     pod("a", BT_KUBE_READY, 1, 1);
     expect("+1 ");
     refused = "1";
@@ -270,7 +262,6 @@ static void what_is_refused_is_told_and_taken_back(void **state)
 
 static void without_memory_it_comes_again(void **state)
 {
-    (void) state;
     no_memory = 1;
     pod("a", BT_KUBE_READY, 1, 1);
     pod("b", BT_KUBE_READY, 2, 1);

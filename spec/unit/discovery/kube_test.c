@@ -19,7 +19,6 @@ static void a_silent_name_server_holds_up_no_end(void **state)
     bt_loop_t loop;
     bt_kube_t *k;
 
-    (void) state;
     names_host = "silent.test";
     names_addresses[0] = "127.0.0.1";
     atomic_store(&names_are_silent, true);

@@ -60,7 +60,6 @@ static const char *say(unsigned source, const char *url, const char *zone)
 
 static int setup(void **state)
 {
-    (void) state;
     bt_log_set(BT_LOG_ERROR, false, 2);
     refused = NULL;
     no_memory = 0;
@@ -69,14 +68,12 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_kube_words_free(w);
     return 0;
 }
 
 static void the_first_listed_is_heard_while_it_lasts(void **state)
 {
-    (void) state;
     assert_string_equal(say(1, "x", "b"), "+xb ");
     assert_string_equal(say(2, "x", "c"), "");
     assert_string_equal(say(0, "x", "a"), "+xa ");
@@ -90,7 +87,6 @@ static void the_first_listed_is_heard_while_it_lasts(void **state)
 
 static void places_are_by_url_and_pool(void **state)
 {
-    (void) state;
     assert_string_equal(say(0, "x", "a"), "+xa ");
     assert_string_equal(say(1, "y", "b"), "+yb ");
     assert_int_equal(say_in(1, "other", "x", "b"), 0);
@@ -101,7 +97,6 @@ static void places_are_by_url_and_pool(void **state)
 
 static void a_refused_word_does_not_keep_another(void **state)
 {
-    (void) state;
     refused = "a";
     assert_string_equal(say(1, "x", "b"), "+xb ");
     assert_string_equal(say(0, "x", "a"), "+xa! "); /* b's stays as it was */
@@ -121,7 +116,6 @@ static void a_refused_word_does_not_keep_another(void **state)
 
 static void the_end_of_one_that_nobody_names_is_told(void **state)
 {
-    (void) state;
     assert_string_equal(say(0, "x", "a"), "+xa ");
     assert_string_equal(say(1, "x", "b"), "");
     assert_string_equal(say(0, "x", NULL), "+xb ");
@@ -134,7 +128,6 @@ static void the_end_of_one_that_nobody_names_is_told(void **state)
 
 static void without_memory_it_comes_again(void **state)
 {
-    (void) state;
     no_memory = 1;
     assert_int_equal(say_in(0, NULL, "x", "a"), BT_E_NOMEM);
     assert_string_equal(say(0, "x", "a"), "+xa ");

@@ -5,7 +5,6 @@
 static void all_goes_well(void **state)
 {
     const bt_transfer_room_spec_t *spec = &hub.opened[0];
-    (void) state;
 
     begin(P0, D0);
     assert_true(spec->room > 0 && spec->room <= INT64_MAX);
@@ -58,7 +57,6 @@ static void p1_takes_over(void)
 
 static void a_prefill_that_dies_is_replaced(void **state)
 {
-    (void) state;
     begin(P0, D0);
     reset(P0);
     p1_takes_over();
@@ -95,7 +93,6 @@ static void its_rooms_are_found_while_it_runs(void **state)
 {
     uint64_t first, second;
 
-    (void) state;
     begin(P0, D0);
     first = room_in(P0);
     found_by(first, "\"request\":{\"id\":\"req-1\",\"route\":\"completions\",");
@@ -117,7 +114,6 @@ static void its_rooms_are_found_while_it_runs(void **state)
 
 static void so_is_one_whose_agent_dies(void **state)
 {
-    (void) state;
     begin(P0, D0);
     tell(0, BT_TRANSFER_ORPHANED, 0, PREFILL_FAULT);
     p1_takes_over();
@@ -128,7 +124,6 @@ static void so_is_one_whose_agent_dies(void **state)
 
 static void so_is_one_that_answers_an_error(void **state)
 {
-    (void) state;
     begin(P0, D0);
     answer(P0, 500, "{\"error\":{\"message\":\"no\"}}");
     p1_takes_over();
@@ -137,7 +132,6 @@ static void so_is_one_that_answers_an_error(void **state)
 
 static void so_is_one_that_answers_200_with_an_error_inside(void **state)
 {
-    (void) state;
     begin(P0, D0);
     answer(P0, 200, "{\"object\":\"error\",\"message\":\"no\",\"code\":500}");
     p1_takes_over();
@@ -146,7 +140,6 @@ static void so_is_one_that_answers_200_with_an_error_inside(void **state)
 /* Nobody says whose fault it was: the old one is left, not blamed. */
 static void an_orphan_without_blame(void **state)
 {
-    (void) state;
     begin(P0, D0);
     tell(0, BT_TRANSFER_ORPHANED, 0, NOBODY);
     p1_takes_over();
@@ -157,7 +150,6 @@ static void an_orphan_without_blame(void **state)
 static void one_after_the_other(void **state)
 {
     uint64_t rooms[2];
-    (void) state;
 
     begin(P0, D0);
     reset(P0);
@@ -184,7 +176,6 @@ static void one_after_the_other(void **state)
 /* p1's name cannot be looked up: p2 comes at once. */
 static void who_cannot_be_asked_is_passed_over(void **state)
 {
-    (void) state;
     begin(P0, D0);
     atomic_store(&engines[P1].worker->has_addr, false);
     reset(P0);
@@ -219,7 +210,6 @@ static void begins_anew(int prefill, int decode)
 
 static void after_the_first_byte_all_begins_anew(void **state)
 {
-    (void) state;
     begin(P0, D0);
     tell(0, BT_TRANSFER_MOVING, 0, NOBODY);
     reset(P0);
@@ -232,7 +222,6 @@ static void after_the_first_byte_all_begins_anew(void **state)
 
 static void a_room_that_fails_fails_the_attempt(void **state)
 {
-    (void) state;
     begin(P0, D0);
     tell(0, BT_TRANSFER_MOVING, 0, NOBODY);
     tell(0, BT_TRANSFER_FAILED, 0, PREFILL_FAULT);
@@ -244,7 +233,6 @@ static void a_room_that_fails_fails_the_attempt(void **state)
 
 static void decodes_fault(void **state)
 {
-    (void) state;
     begin(P0, D0);
     tell(0, BT_TRANSFER_FAILED, 0, DECODE_FAULT);
     hang_up(&engines[P0]);
@@ -255,7 +243,6 @@ static void decodes_fault(void **state)
 
 static void a_decode_that_dies_takes_the_room_with_it(void **state)
 {
-    (void) state;
     begin(P0, D0);
     reset(D0);
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0]));
@@ -268,7 +255,6 @@ static void a_decode_that_dies_takes_the_room_with_it(void **state)
 /* Decode's engine speaks before its agent's word has come round by the hub. */
 static void whose_fault_a_transfer_was(void **state)
 {
-    (void) state;
     begin(P0, D0);
     tell(0, BT_TRANSFER_MOVING, 0, NOBODY);
     answer(P0, 200, REPLY); /* the hub watches the room: that prefill has ended says nothing */
@@ -284,7 +270,6 @@ static void whose_fault_a_transfer_was(void **state)
 /* The hub does not know either: that is held against decode when it fails so with another prefill, too. */
 static void nobody_knows_whose_fault_it_was(void **state)
 {
-    (void) state;
     begin(P0, D0);
     answer(D0, 500, "{\"error\":{\"message\":\"no\",\"code\":500}}");
     TURN_UNTIL(&rig.loop, bt_timer_active(&live_attempt()->blame_wait));
@@ -297,7 +282,6 @@ static void nobody_knows_whose_fault_it_was(void **state)
 
 static void the_hub_says_nothing_of_decodes_error(void **state)
 {
-    (void) state;
     begin(P0, D0);
     answer(D0, 500, "{\"error\":{\"message\":\"no\",\"code\":500}}");
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0])); /* when the wait is over */
@@ -308,7 +292,6 @@ static void the_hub_says_nothing_of_decodes_error(void **state)
 
 static void decodes_own_error_after_the_transfer(void **state)
 {
-    (void) state;
     begin(P0, D0);
     tell(0, BT_TRANSFER_DONE, 0, NOBODY);
     answer(D0, 500, "{\"error\":{\"message\":\"no\",\"code\":500}}");
@@ -320,7 +303,6 @@ static void decodes_own_error_after_the_transfer(void **state)
 
 static void an_orphan_whose_decode_has_given_up(void **state)
 {
-    (void) state;
     begin(P0, D0);
     answer(D0, 500, "{\"error\":{\"message\":\"KV transfer failed: room 7\",\"code\":500}}");
     TURN_UNTIL(&rig.loop, bt_timer_active(&live_attempt()->blame_wait));
@@ -340,7 +322,6 @@ static void the_policys_alternates_come_first(void **state)
         .alternate_count = 3};
     bt_task_t *task;
 
-    (void) state;
     begin(P0, D0);
     task = live_attempt()->task;
     task->choice = bt_plan_keep(task->request, &choice);
@@ -354,7 +335,6 @@ static void the_policys_alternates_come_first(void **state)
 /* Bytes moved when p1 was to take over: neither p1 nor d0 is held responsible, and they serve the next attempt. */
 static void too_late_to_repair(void **state)
 {
-    (void) state;
     begin(P0, D0);
     reset(P0);
     take(P1);
@@ -368,7 +348,6 @@ static void too_late_to_repair(void **state)
 /* The hub blames the old sender, which p1 is not. */
 static void an_old_senders_fault(void **state)
 {
-    (void) state;
     begin(P0, D0);
     reset(P0);
     take(P1);
@@ -382,7 +361,6 @@ static void an_old_senders_fault(void **state)
 /* Back-pressure is routed around as everywhere: by another attempt. */
 static void a_busy_prefill(void **state)
 {
-    (void) state;
     begin(P0, D0);
     answer(P0, 429, "{\"error\":{\"message\":\"busy\"}}");
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[D0]));
@@ -394,7 +372,6 @@ static void a_busy_prefill(void **state)
 /* The old sender had sent everything: its late death and the hub's refusal to repair change nothing. */
 static void a_repair_that_meets_a_room_that_is_done(void **state)
 {
-    (void) state;
     begin(P0, D0);
     reset(P0);
     take(P1);
@@ -408,7 +385,6 @@ static void a_repair_that_meets_a_room_that_is_done(void **state)
 
 static void prefill_is_not_needed_any_more(void **state)
 {
-    (void) state;
     begin(P0, D0);
     tell(0, BT_TRANSFER_MOVING, 0, NOBODY);
     tell(0, BT_TRANSFER_DONE, 0, NOBODY);
@@ -424,7 +400,6 @@ static void prefill_is_not_needed_any_more(void **state)
 static void a_committed_answer_stands(void **state)
 {
     static char text[8192];
-    (void) state;
 
     begin(P0, D0);
     memset(text, ' ', sizeof(text));
@@ -446,7 +421,6 @@ static void a_committed_answer_stands(void **state)
 
 static void what_the_client_is_to_blame_for_is_not_repaired(void **state)
 {
-    (void) state;
     begin(P0, D0);
     answer(P0, 400, "{\"error\":{\"message\":\"your prompt\"}}");
     answered("your prompt");
@@ -456,7 +430,6 @@ static void what_the_client_is_to_blame_for_is_not_repaired(void **state)
 
 static void nobody_else_is_there(void **state)
 {
-    (void) state;
     atomic_store(&engines[P1].worker->has_agents, false);
     atomic_store(&engines[P2].worker->has_agents, false);
     bt_workers_changed();
@@ -470,7 +443,6 @@ static void nobody_else_is_there(void **state)
 
 static void retries_can_be_forbidden(void **state)
 {
-    (void) state;
     rig.shared.config.disable_retries = true;
     begin(P0, D0);
     reset(P0);
@@ -481,7 +453,6 @@ static void retries_can_be_forbidden(void **state)
 
 static void a_client_that_leaves_aborts_both(void **state)
 {
-    (void) state;
     begin(P0, D0);
     close(rig.client);
     rig.client = -1;
@@ -494,7 +465,6 @@ static void a_client_that_leaves_aborts_both(void **state)
 /* A hub without memory: the attempt cannot begin, and nothing is left of it. */
 static void the_hub_says_no(void **state)
 {
-    (void) state;
     hub.rc = BT_E_NOMEM;
     ask();
     answered("HTTP/1.1 503");
@@ -503,7 +473,6 @@ static void the_hub_says_no(void **state)
 
 static void the_hub_cannot_repair(void **state)
 {
-    (void) state;
     begin(P0, D0);
     hub.rc = BT_E_NOMEM;
     reset(P0);

@@ -613,7 +613,6 @@ void rig_start(const struct rig_options *how)
 
 int setup(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){0});
     return 0;
 }
@@ -645,7 +644,6 @@ static void nothing_is_held(void)
 
 int teardown(void **state)
 {
-    (void) state;
     if (rig.client >= 0)
         close(rig.client);
     bt_server_close(rig.server, on_closed, &rig.is_closed);

@@ -44,7 +44,6 @@ static unsigned ends_of(int which)
 /* Prefill, then decode with what it has said, under one id. */
 static void a_hand_off(void **state)
 {
-    (void) state;
     start_handoff();
     turn(&rig.loop, 20);
     assert_false(has_caller(&engines[D0]));
@@ -66,7 +65,6 @@ static void a_hand_off(void **state)
 /* Both at once; prefill's answer is not waited for. */
 static void both_at_once(void **state)
 {
-    (void) state;
     start_bootstrap();
     answer(D0, 200, REPLY);
     answered("hello");
@@ -80,7 +78,6 @@ static void both_at_once(void **state)
 /* Both legs and the record have it. */
 static void a_rank_is_chosen(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang", .dp_size = 2});
     ask();
     take(P0);
@@ -96,7 +93,6 @@ static void a_rank_is_chosen(void **state)
 
 static void a_prefill_that_breaks(void **state)
 {
-    (void) state;
     start_handoff();
     answer(P0, 500, BROKEN);
     again(P1, D0);
@@ -110,7 +106,6 @@ static void a_prefill_that_breaks(void **state)
 /* One that has no room is no broken one: its partner is kept. */
 static void a_prefill_that_is_busy(void **state)
 {
-    (void) state;
     start_handoff();
     answer(P0, 503, BROKEN);
     again(P1, D0);
@@ -120,7 +115,6 @@ static void a_prefill_that_is_busy(void **state)
 
 static void a_decode_that_is_busy(void **state)
 {
-    (void) state;
     start_handoff();
     answer(P0, 200, HANDOFF("req-1"));
     take(D0);
@@ -132,7 +126,6 @@ static void a_decode_that_is_busy(void **state)
 /* The other leg is stopped, once, and told so. */
 static void a_decode_that_dies_beside_its_prefill(void **state)
 {
-    (void) state;
     start_bootstrap();
     reset(D0);
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0]));
@@ -151,7 +144,6 @@ static void a_decode_that_dies_beside_its_prefill(void **state)
 /* Could be either's: nobody is held responsible before it has failed so with two partners. */
 static void an_error_of_decode(void **state)
 {
-    (void) state;
     start_handoff();
     answer(P0, 200, HANDOFF("req-1"));
     take(D0);
@@ -165,7 +157,6 @@ static void an_error_of_decode(void **state)
 /* A pair's failure, and no other decode: then its prefill is another. */
 static void an_error_of_the_only_decode(void **state)
 {
-    (void) state;
     start_handoff();
     bt_worker_set_health(engines[D1].worker, BT_HEALTH_DOWN, "spec");
     answer(P0, 200, HANDOFF("req-1"));
@@ -177,7 +168,6 @@ static void an_error_of_the_only_decode(void **state)
 
 static void an_error_of_decode_with_another_partner(void **state)
 {
-    (void) state;
     start_handoff();
     atomic_store(&engines[D0].worker->suspect_partner, engines[P2].worker->id);
     answer(P0, 200, HANDOFF("req-1"));
@@ -196,7 +186,6 @@ static void an_error_of_decode_with_another_partner(void **state)
 /* "KV transfer failed": whose fault it was is seen when prefill's fate is. */
 static void a_transfer_whose_prefill_dies(void **state)
 {
-    (void) state;
     start_bootstrap();
     answer(D0, 500, KV_FAILED);
     TURN_UNTIL(&rig.loop, !bt_leg_running(&live_attempt()->legs[1]));
@@ -212,7 +201,6 @@ static void a_transfer_whose_prefill_dies(void **state)
 
 static void a_transfer_that_is_the_pairs_fault(void **state)
 {
-    (void) state;
     start_bootstrap();
     answer(D0, 500, KV_FAILED);
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0])); /* the wait for prefill's fate is over */
@@ -229,7 +217,6 @@ static void a_transfer_that_is_the_pairs_fault(void **state)
 /* The answer has begun: prefill's late end changes nothing for the client. */
 static void a_late_failure_of_prefill(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang"});
     ask_body(STREAM_BODY);
     take(P0);
@@ -250,7 +237,6 @@ static void a_late_failure_of_prefill(void **state)
 /* Decode could not be reached: what prefill has done is good for another. */
 static void another_decode_gets_the_hand_off(void **state)
 {
-    (void) state;
     start_handoff();
     refuse(D0);
     answer(P0, 200, HANDOFF("req-1"));
@@ -267,7 +253,6 @@ static void another_decode_gets_the_hand_off(void **state)
 /* It may have read the hand-off, and prefill's blocks be free: all begins anew. */
 static void no_other_decode_gets_it_once_it_is_sent(void **state)
 {
-    (void) state;
     start_handoff();
     answer(P0, 200, HANDOFF("req-1"));
     take(D0);
@@ -280,7 +265,6 @@ static void no_other_decode_gets_it_once_it_is_sent(void **state)
 /* Parameters that would end decode's engine. */
 static void a_hand_off_that_is_not_whole(void **state)
 {
-    (void) state;
     start_handoff();
     answer(P0, 200,
            "{\"id\":\"cmpl-req-1\",\"kv_transfer_params\":{\"do_remote_prefill\":true,"
@@ -293,7 +277,6 @@ static void a_hand_off_that_is_not_whole(void **state)
 
 static void a_reply_without_a_hand_off(void **state)
 {
-    (void) state;
     start_handoff();
     answer(P0, 200, REPLY);
     take(D0);
@@ -305,7 +288,6 @@ static void a_reply_without_a_hand_off(void **state)
 
 static void a_reply_without_a_hand_off_is_refused(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){
         .connector = "NixlConnector", .refuse_recompute = true, .max_attempts = 1});
     ask();
@@ -317,7 +299,6 @@ static void a_reply_without_a_hand_off_is_refused(void **state)
 
 static void an_error_inside_prefills_200(void **state)
 {
-    (void) state;
     start_handoff();
     answer(P0, 200, "{\"object\":\"error\",\"message\":\"no\",\"code\":500}");
     again(P1, D0);
@@ -327,7 +308,6 @@ static void an_error_inside_prefills_200(void **state)
 /* Its blocks will be gone before decode can read them: the same workers do it again. */
 static void a_lease_that_is_too_short(void **state)
 {
-    (void) state;
     rig_start(
         &(struct rig_options){.connector = "NixlConnector", .lease_ms = 5000, .max_attempts = 2});
     ask();

@@ -60,7 +60,6 @@ static void again(int prefill, int decode)
 
 static void decode_then_prefill(void **state)
 {
-    (void) state;
     begin_one();
     turn(&rig.loop, 20);
     assert_false(has_caller(&engines[P0]));
@@ -87,7 +86,6 @@ static void decode_then_prefill(void **state)
 /* The first event may come before prefill's reply: its layers are there. */
 static void decode_answers_before_prefill(void **state)
 {
-    (void) state;
     begin_called();
     answer(D0, 200, REPLY);
     answered("hello");
@@ -100,7 +98,6 @@ static void decode_answers_before_prefill(void **state)
 /* MultiConnector calls for each of its own, and a broken connection is tried again. */
 static void a_call_that_repeats_another(void **state)
 {
-    (void) state;
     begin_called();
     call_metaserver(room, CALL("req-1"));
     assert_int_equal(metaserver.count, 0);
@@ -119,7 +116,6 @@ static void a_call_that_repeats_another(void **state)
 /* Its own prefix cache had the prompt, or it gave up on remote KV: it says so by answering. */
 static void decode_that_needs_no_prefill(void **state)
 {
-    (void) state;
     begin_with(ONE_TRY(callback_ms));
     stream_head(D0); /* an answer of an engine to what was no stream, whatever it is: bytes */
     event(D0, "{\"choices\":[{\"text\":\"hello\"}]}");
@@ -139,7 +135,6 @@ static void decode_that_needs_no_prefill(void **state)
 
 static void calls_for_nobody(void **state)
 {
-    (void) state;
     begin_one();
     call_metaserver(room ^ 1, CALL("req-1"));
     assert_answers(1, 404);
@@ -156,7 +151,6 @@ static void calls_for_nobody(void **state)
 
 static void calls_for_an_attempt_that_is_over(void **state)
 {
-    (void) state;
     begin_one();
     reset(D0);
     take(D1);
@@ -180,7 +174,6 @@ static void calls_for_an_attempt_that_is_over(void **state)
 
 static void decode_that_never_calls(void **state)
 {
-    (void) state;
     begin_with(ONE_TRY(callback_ms));
     answered("HTTP/1.1 504");
     assert_true(client_got("decode did not call for prefill in time"));
@@ -194,7 +187,6 @@ static void decode_that_never_calls(void **state)
 
 static void another_decode_is_tried(void **state)
 {
-    (void) state;
     begin_with((struct rig_options){.deadlines = {.callback_ms = 60}});
     again(P0, D1);
     assert_int_equal(blamed(D0), 1);
@@ -217,7 +209,6 @@ static void decode_that_says_nonsense(void **state)
         "\"remote_host\":\"h\",\"remote_port\":1,\"remote_block_ids\":[]}",
     };
 
-    (void) state;
     for (unsigned i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
         begin_with((struct rig_options){.max_attempts = 1});
         call_metaserver(room, calls[i]);
@@ -237,7 +228,6 @@ static void decode_that_says_nonsense(void **state)
 /* The same answer, and nothing else happens. */
 static void nonsense_that_is_repeated(void **state)
 {
-    (void) state;
     begin_one();
     call_metaserver(room, "{}");
     assert_answers(1, 400);
@@ -250,7 +240,6 @@ static void nonsense_that_is_repeated(void **state)
 
 static void decode_that_dies_before_its_call(void **state)
 {
-    (void) state;
     begin_one();
     reset(D0);
     again(P0, D1);
@@ -261,7 +250,6 @@ static void decode_that_dies_before_its_call(void **state)
 
 static void decode_that_dies_after_its_call(void **state)
 {
-    (void) state;
     begin_called();
     reset(D0);
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0]));
@@ -275,7 +263,6 @@ static void decode_that_dies_after_its_call(void **state)
 /* An error of its own, as it has asked nobody yet; afterwards it may be that KV did not come. */
 static void an_error_of_decode(void **state)
 {
-    (void) state;
     begin_one();
     answer(D0, 500, BROKEN);
     again(P0, D1);
@@ -293,7 +280,6 @@ static void an_error_of_decode(void **state)
 
 static void a_prefill_that_breaks(void **state)
 {
-    (void) state;
     begin_called();
     answer(P0, 500, BROKEN);
     assert_answers(1, 502);
@@ -306,7 +292,6 @@ static void a_prefill_that_breaks(void **state)
 
 static void a_prefill_that_dies(void **state)
 {
-    (void) state;
     begin_called();
     reset(P0);
     assert_answers(1, 502);
@@ -318,7 +303,6 @@ static void a_prefill_that_dies(void **state)
 /* Decode waits, and takes its KV from whoever has its call. */
 static void a_prefill_that_cannot_be_reached(void **state)
 {
-    (void) state;
     begin_one();
     refuse(P0);
     call_metaserver(room, CALL("req-1"));
@@ -335,7 +319,6 @@ static void a_prefill_that_cannot_be_reached(void **state)
 
 static void prefills_that_cannot_be_reached(void **state)
 {
-    (void) state;
     begin_with((struct rig_options){.max_attempts = 2});
     refuse(P0);
     refuse(P1);
@@ -350,7 +333,6 @@ static void prefills_that_cannot_be_reached(void **state)
 /* The client's own mistake: prefill's words, and nobody's fault. */
 static void a_request_that_prefill_refuses(void **state)
 {
-    (void) state;
     begin_called();
     answer(P0, 422, "{\"error\":{\"message\":\"too long\"}}");
     assert_answers(1, 502);
@@ -362,7 +344,6 @@ static void a_request_that_prefill_refuses(void **state)
 
 static void an_error_inside_prefills_200(void **state)
 {
-    (void) state;
     begin_called();
     answer(P0, 200, "{\"object\":\"error\",\"message\":\"no\",\"code\":500}");
     assert_answers(1, 502);
@@ -373,7 +354,6 @@ static void an_error_inside_prefills_200(void **state)
 /* By its own deadline, or by decode's, which waits for it. */
 static void a_prefill_that_hangs(void **state)
 {
-    (void) state;
     begin_with(ONE_TRY(prefill_reply_ms));
     call_metaserver(room, CALL("req-1"));
     take(P0);
@@ -396,7 +376,6 @@ static void a_prefill_that_hangs(void **state)
 /* Decode has called when its time was nearly over: either's, for prefill has hardly begun. */
 static void a_prefill_that_is_asked_late(void **state)
 {
-    (void) state;
     const uint64_t start_ms = bt_clock_ms();
     begin_with((struct rig_options){.max_attempts = 1, .deadlines = {.answer_ms = 2000}});
     TURN_UNTIL(&rig.loop, bt_clock_ms() - start_ms >= 1500);
@@ -413,7 +392,6 @@ static void a_dialect_that_breaks_at_the_call(void **state)
 {
     char folder[] = "/tmp/baton-dialects-XXXXXX", path[80];
 
-    (void) state;
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/mooncake_layerwise.lua", folder);
     FILE *file = fopen(path, "w");
@@ -438,7 +416,6 @@ static void a_dialect_that_breaks_at_the_call(void **state)
 /* Prefill has done its part: it could be either's. */
 static void a_decode_that_hangs(void **state)
 {
-    (void) state;
     begin_with(ONE_TRY(answer_ms));
     call_metaserver(room, CALL("req-1"));
     take(P0);
@@ -452,7 +429,6 @@ static void a_decode_that_hangs(void **state)
 /* The answer has begun: prefill's late end changes nothing for the client. */
 static void a_late_failure_of_prefill(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "MooncakeLayerwiseConnector"});
     ask_body(STREAM_BODY);
     take(D0);
@@ -475,7 +451,6 @@ static void a_late_failure_of_prefill(void **state)
 
 static void a_client_that_leaves_before_the_call(void **state)
 {
-    (void) state;
     begin_one();
     client_leaves();
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[D0]));
@@ -489,7 +464,6 @@ static void a_client_that_leaves_before_the_call(void **state)
 
 static void a_client_that_leaves_after_the_call(void **state)
 {
-    (void) state;
     begin_called();
     client_leaves();
     assert_answers(1, 409);
@@ -500,7 +474,6 @@ static void a_client_that_leaves_after_the_call(void **state)
 
 static void a_request_that_takes_too_long(void **state)
 {
-    (void) state;
     begin_with(ONE_TRY(total_ms));
     answered("HTTP/1.1 504");
     assert_true(client_got("x-baton-leg: decode\r\n"));
@@ -515,7 +488,6 @@ static void a_request_that_takes_too_long(void **state)
 
 static void no_metaserver(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "MooncakeLayerwiseConnector"});
     atomic_store(&bt_worker_has_metaserver, false);
     ask();

@@ -68,7 +68,6 @@ static void load(int which, int64_t tokens)
 /* p0 would have been the one when decode was asked. */
 static void it_is_the_least_loaded_of_then(void **state)
 {
-    (void) state;
     begin_with(LEAST);
     load(P0, 1 << 20);
     load(P2, 1 << 20);
@@ -87,7 +86,6 @@ static void it_is_the_least_loaded_of_then(void **state)
 
 static void one_that_went_meanwhile_is_not_seen(void **state)
 {
-    (void) state;
     begin_with(POLICY("assert(#view.prefill == 2) return { prefill = view.prefill[1] }"));
     bt_worker_set_health(engines[P0].worker, BT_HEALTH_DOWN, "spec");
     bt_workers_changed();
@@ -110,7 +108,6 @@ static void ends_for_want_of_prefill(const char *why)
 
 static void nobody_shall_prefill(void **state)
 {
-    (void) state;
     begin_with(POLICY("return nil"));
     call();
     ends_for_want_of_prefill("the policy chose no prefill worker");
@@ -119,7 +116,6 @@ static void nobody_shall_prefill(void **state)
 
 static void nobody_is_left_to_prefill(void **state)
 {
-    (void) state;
     begin_with(LEAST);
     for (int i = P0; i <= P2; i++)
         bt_worker_set_health(engines[i].worker, BT_HEALTH_DOWN, "spec");
@@ -135,7 +131,6 @@ static void the_policy_fails(void **state)
         POLICY("return { prefill = view.prefill[1], decode = view.decode[2] }"),
         POLICY("return { worker = view.prefill[1] }")};
 
-    (void) state;
     for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         begin_with(texts[i]);
         call();
@@ -149,7 +144,6 @@ static void the_policy_fails(void **state)
 
 static void the_policy_fails_where_that_ends_it(void **state)
 {
-    (void) state;
     begin_at((struct rig_options){.policy = POLICY("error('no idea')"),
                                   .config = {.policy_on_error = BT_ON_ERROR_END}});
     call();
@@ -159,7 +153,6 @@ static void the_policy_fails_where_that_ends_it(void **state)
 /* The plan of the second attempt leaves prefill open again: decode keeps waiting. */
 static void the_chosen_one_is_gone(void **state)
 {
-    (void) state;
     begin_with(
         POLICY("if ctx.attempt == 1 then return { prefill = view.prefill[3] } end\n"
                "assert(ctx.attempt == 2 and #view.prefill == 2) return { prefill = view.prefill[2] "
@@ -178,7 +171,6 @@ static void the_chosen_one_is_gone(void **state)
 /* Its plan is asked for a pair again, and may leave it open again. */
 static void the_chosen_one_fails(void **state)
 {
-    (void) state;
     begin_with("return { api = 2, name = 'mine', version = '1', plan = function(req, view, ctx) "
                "return { decode = view.decode[1] } end, plan_prefill = function(req, view, decode, "
                "ctx) return { prefill = view.prefill[1] } end }");
@@ -198,7 +190,6 @@ static void the_chosen_one_fails(void **state)
 
 static void a_decode_that_needs_none(void **state)
 {
-    (void) state;
     begin_with(LEAST);
     answer(D0, 200, REPLY);
     answered("hello");
@@ -208,7 +199,6 @@ static void a_decode_that_needs_none(void **state)
 
 static void a_decode_that_dies_before_its_call(void **state)
 {
-    (void) state;
     begin_with("return { api = 2, name = 'mine', version = '1', plan = function(req, view) return "
                "{ decode = view.decode[1] } end, plan_prefill = function(req, view) return { "
                "prefill = view.prefill[1] } end }");
@@ -225,7 +215,6 @@ static void a_decode_that_dies_before_its_call(void **state)
 
 static void a_decode_that_never_calls(void **state)
 {
-    (void) state;
     begin_at(
         (struct rig_options){.policy = LEAST, .max_attempts = 1, .deadlines = {.callback_ms = 60}});
     answered("HTTP/1.1 504");
@@ -235,7 +224,6 @@ static void a_decode_that_never_calls(void **state)
 
 static void a_client_that_leaves_before_the_call(void **state)
 {
-    (void) state;
     begin_with(LEAST);
     client_leaves();
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[D0]));
@@ -244,7 +232,6 @@ static void a_client_that_leaves_before_the_call(void **state)
 /* The one place of each prefill worker: taken at the call, not before. */
 static void a_place_is_taken_at_the_call(void **state)
 {
-    (void) state;
     begin_at((struct rig_options){.policy = LEAST, .engine_request_limit = 1});
     for (int i = P0; i <= P2; i++)
         assert_int_equal(atomic_load(&engines[i].worker->limited_legs), 0);
@@ -289,7 +276,6 @@ static void serve_by_policy(int prefill)
 
 static void the_only_decode_is_full_by_this_request(void **state)
 {
-    (void) state;
     begin_at((struct rig_options){.policy = LEAST, .engine_request_limit = 1});
     assert_true(bt_worker_take_place(engines[D1].worker, 1));
     serve_by_policy(P0);
@@ -298,7 +284,6 @@ static void the_only_decode_is_full_by_this_request(void **state)
 
 static void the_only_decode_is_this_requests_probe(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "MooncakeLayerwiseConnector", .policy = LEAST});
     drain(D1);
     half_open(D0);
@@ -312,7 +297,6 @@ static void the_only_decode_is_this_requests_probe(void **state)
 
 static void the_only_decode_is_drained_before_its_call(void **state)
 {
-    (void) state;
     begin_with(LEAST);
     drain(D0);
     drain(D1);
@@ -322,7 +306,6 @@ static void the_only_decode_is_drained_before_its_call(void **state)
 /* Nor does the second choice, beside a decode that waits, ask what has become of it. */
 static void another_prefill_beside_a_decode_that_is_drained(void **state)
 {
-    (void) state;
     begin_with(LEAST);
     drain(D0);
     drain(D1);
@@ -358,7 +341,6 @@ static void decode_late(int decode)
 
 static void the_only_prefill_is_drained_while_it_computes(void **state)
 {
-    (void) state;
     only_p0_is_left((struct rig_options){.policy = FIRST_DECODE});
     ask();
     take(P0);
@@ -368,7 +350,6 @@ static void the_only_prefill_is_drained_while_it_computes(void **state)
 
 static void the_only_prefill_is_this_requests_probe(void **state)
 {
-    (void) state;
     only_p0_is_left((struct rig_options){.policy = FIRST_DECODE});
     half_open(P0);
     ask();
@@ -381,7 +362,6 @@ static void the_only_prefill_is_this_requests_probe(void **state)
 /* Its work stays good for another decode. */
 static void another_decode_beside_a_prefill_that_is_drained(void **state)
 {
-    (void) state;
     only_p0_is_left((struct rig_options){.policy = FIRST_DECODE});
     ask();
     take(P0);
@@ -405,7 +385,6 @@ static void the_release_is_told(const char *why)
 /* Its KV would lie there until the lease ends. */
 static void nobody_decodes_and_the_only_prefill_is_drained(void **state)
 {
-    (void) state;
     only_p0_is_left((struct rig_options){.policy = LATE_DECODE("return nil")});
     ask();
     take(P0);
@@ -416,7 +395,6 @@ static void nobody_decodes_and_the_only_prefill_is_drained(void **state)
 /* They refuse a request of no model at once. */
 static void a_release_by_a_decode_that_is_full(void **state)
 {
-    (void) state;
     only_p0_is_left((struct rig_options){.policy = FIRST_DECODE, .engine_request_limit = 1});
     ask();
     take(P0);
@@ -429,7 +407,6 @@ static void a_release_by_a_decode_that_is_full(void **state)
 /* A hand-off's decode cannot go first. */
 static void no_such_plan_where_decode_calls_nobody(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .policy = LEAST});
     ask();
     take(P0);

@@ -25,7 +25,6 @@ static unsigned releases(void)
 
 static void a_prefill_that_will_not_be_used(void **state)
 {
-    (void) state;
     start_release("\"remote_host\":\"10.1.2.3\",");
     take(D0);
     assert_true(heard(D0, "POST /v1/completions HTTP/1.1\r\n"));
@@ -43,7 +42,6 @@ static void a_prefill_that_will_not_be_used(void **state)
 /* A name that means prefill's own machine is none for decode. */
 static void where_prefill_is(void **state)
 {
-    (void) state;
     start_release("\"remote_host\":\"localhost\",");
     take(D0);
     assert_true(heard(D0, "\"remote_host\":\"127.0.0.1\""));
@@ -54,7 +52,6 @@ static void where_prefill_is(void **state)
 /* Half of the parameters would end decode's engine. */
 static void parameters_that_are_not_whole(void **state)
 {
-    (void) state;
     start_release("");
     answered("lease");
     TURN_UNTIL(&rig.loop, bt_dispatcher_idle(rig.d));
@@ -65,7 +62,6 @@ static void parameters_that_are_not_whole(void **state)
 /* A decode that is down tells nobody: another one does. */
 static void who_can_tell(void **state)
 {
-    (void) state;
     rig_start(
         &(struct rig_options){.connector = "NixlConnector", .lease_ms = 5000, .max_attempts = 1});
     ask();
@@ -94,7 +90,6 @@ static void a_client_that_leaves(void **state)
 {
     char rid[2][33];
 
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang"});
     ask();
     take(P0);
@@ -116,7 +111,6 @@ static void a_client_that_leaves(void **state)
 /* Decode has read the hand-off, or refused it: prefill hears of it from there. */
 static void a_hand_off_that_decode_has_got(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector"});
     ask();
     take(P0);
@@ -130,7 +124,6 @@ static void a_hand_off_that_decode_has_got(void **state)
 
 static void engines_that_have_no_abort(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector"});
     ask();
     take(P0);
@@ -144,7 +137,6 @@ static void engines_that_have_no_abort(void **state)
 /* An engine that does not answer is given 2 s, and nobody is blamed. */
 static void an_engine_that_says_nothing(void **state)
 {
-    (void) state;
     start_release("\"remote_host\":\"10.1.2.3\",");
     take(D0);
     answered("lease");
@@ -156,7 +148,6 @@ static void an_engine_that_says_nothing(void **state)
 /* Workers have a key of ours, or the client's own goes through: here as there. */
 static void with_the_workers_key(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang", .config = {.worker_api_key = "ours"}});
     ask();
     take(P0);
@@ -174,7 +165,6 @@ static void more_than_may_wait(void **state)
 {
     bt_worker_t *w;
 
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang"});
     w = engines[P0].worker;
     for (unsigned i = 0; i < 3; i++) {

@@ -6,7 +6,6 @@ static bt_backoff_t b;
 
 static int setup(void **state)
 {
-    (void) state;
     b = (bt_backoff_t){0};
     return 0;
 }
@@ -20,7 +19,6 @@ static uint64_t fail_once(uint64_t prefill, uint64_t decode, uint64_t now_ms, un
 
 static void waits_longer_each_time(void **state)
 {
-    (void) state;
     assert_false(bt_backoff_must_wait(&b, 1, 2, 0));
     assert_int_equal(fail_once(1, 2, 1000, 1), 500);
     assert_true(bt_backoff_must_wait(&b, 1, 2, 1499));
@@ -35,7 +33,6 @@ static void waits_longer_each_time(void **state)
 /* The same prefill's with several decodes, and all of them with several prefills. */
 static void waits_for_no_other_pair(void **state)
 {
-    (void) state;
     for (unsigned round = 1; round <= 3; round++)
         for (uint64_t p = 1; p <= 8; p++)
             for (uint64_t d = 1; d <= 16; d++)
@@ -49,7 +46,6 @@ static void waits_for_no_other_pair(void **state)
 static void a_full_table_gives_up_what_waits_least(void **state)
 {
     unsigned waiting = 0;
-    (void) state;
     for (unsigned i = 1; i <= 6; i++)
         (void) fail_once(7, 7, 1000, i);
     for (uint64_t i = 0; i < 8 * BT_BACKOFF_PLACES; i++)

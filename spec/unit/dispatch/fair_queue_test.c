@@ -169,7 +169,6 @@ static void lift_some_and_put_them_back(bt_fair_queue_t *q)
 
 static void any_order_is_the_models(void **state)
 {
-    (void) state;
     for (uint64_t seed = 1; seed <= 24; seed++) {
         const uint64_t aging_ms = seed % 3 == 0 ? 0 : 200;
         bt_fair_queue_t q;
@@ -268,7 +267,6 @@ static void shares_are_those_of_the_weights(void **state)
     uint64_t sums[BT_FAIR_CLASSES] = {0}, now_us = 0;
     bt_fair_queue_t q;
 
-    (void) state;
     bt_rand_seed(7);
     longest_ms = popped = 0;
     bt_fair_queue_init(&q, GREEDY * 2 * 8, GREEDY * 2 * 8 * 1000, aging_ms);
@@ -314,7 +312,6 @@ static void without_aging_priorities_are_strict(void **state)
     bt_fair_item_t low = item_of("a", BT_FAIR_LOW, 1), high[3];
     bt_fair_queue_t q;
 
-    (void) state;
     bt_fair_queue_init(&q, 10, 0, 0);
     assert_int_equal(bt_fair_queue_push(&q, &low, 0), 0);
     for (unsigned i = 0; i < 3; i++) {
@@ -332,7 +329,6 @@ static void what_does_not_fit(void **state)
     bt_fair_item_t a = item_of("a", BT_FAIR_NORMAL, 1), b = a, c = a;
     bt_fair_queue_t q;
 
-    (void) state;
     bt_fair_queue_init(&q, 2, 250, 0);
     assert_true(bt_fair_queue_fits(&q, &a));
     bt_fair_queue_push(&q, &a, 0);
@@ -357,7 +353,6 @@ static void a_flood_makes_room_for_others(void **state)
     bt_fair_item_t flood[4], light = item_of("light", BT_FAIR_NORMAL, 1), more = light, low, high;
     bt_fair_queue_t q;
 
-    (void) state;
     bt_fair_queue_init(&q, 4, 0, 0);
     for (unsigned i = 0; i < 4; i++) {
         flood[i] = item_of("flood", BT_FAIR_NORMAL, 1);
@@ -390,7 +385,6 @@ static void bytes_are_held_too(void **state)
     bt_fair_item_t big = item_of("big", BT_FAIR_NORMAL, 1), small[2], newcomer;
     bt_fair_queue_t q;
 
-    (void) state;
     bt_fair_queue_init(&q, 100, 1000, 0);
     big.bytes = 900;
     bt_fair_queue_push(&q, &big, 0);
@@ -419,7 +413,6 @@ static void what_stands_before_one(void **state)
     bt_fair_ahead_t a;
     bt_fair_queue_t q;
 
-    (void) state;
     bt_fair_queue_init(&q, 100, 0, 0);
     for (unsigned i = 0; i < 50; i++) {
         flood[i] = item_of("flood", BT_FAIR_NORMAL, 1000);
@@ -450,7 +443,6 @@ static void classes_have_names(void **state)
 {
     enum bt_fair_class klass = BT_FAIR_NORMAL;
 
-    (void) state;
     for (unsigned i = 0; i < BT_FAIR_CLASSES; i++) {
         assert_true(bt_fair_class_of(bt_str(bt_fair_class_name((enum bt_fair_class) i)), &klass));
         assert_int_equal(klass, i);

@@ -58,7 +58,6 @@ static void two_samples(void **state)
 {
     struct heard h;
 
-    (void) state;
     start("{\"model\":\"m\",\"prompt\":\"x\",\"n\":2,\"seed\":41}");
     prefilled(&h);
     for (int i = 0; i < 2; i++)
@@ -85,7 +84,6 @@ static void two_prompts(void **state)
 {
     struct heard h;
 
-    (void) state;
     start("{\"model\":\"m\",\"prompt\":[\"one\",\"two\"]}");
     prefilled(&h);
     assert_non_null(strstr(h.prefill[0], "\"prompt\":\"one\""));
@@ -104,7 +102,6 @@ static void a_child_that_fails(void **state)
 {
     struct heard h;
 
-    (void) state;
     start("{\"model\":\"m\",\"prompt\":\"x\",\"n\":2}");
     prefilled(&h);
     to_child(&h, 1);
@@ -121,7 +118,6 @@ static void a_child_that_is_tried_again(void **state)
 {
     struct heard h;
 
-    (void) state;
     start("{\"model\":\"m\",\"prompt\":\"x\",\"n\":2}");
     prefilled(&h);
     to_child(&h, 0);
@@ -141,7 +137,6 @@ static void streams(void **state)
 {
     struct heard h;
 
-    (void) state;
     start("{\"model\":\"m\",\"prompt\":\"x\",\"n\":2,\"stream\":true}");
     prefilled(&h);
     for (int i = 1; i >= 0; i--) {
@@ -164,7 +159,6 @@ static void streams(void **state)
 
 static void as_many_as_are_allowed(void **state)
 {
-    (void) state;
     start("{\"model\":\"m\",\"prompt\":\"x\",\"n\":4}");
     take(P0);
     client_leaves();
@@ -174,7 +168,6 @@ static void as_many_as_are_allowed(void **state)
 
 static void too_many(void **state)
 {
-    (void) state;
     start("{\"model\":\"m\",\"prompt\":\"x\",\"n\":5}");
     answered("HTTP/1.1 400");
     assert_true(client_got("max_fanout"));
@@ -184,7 +177,6 @@ static void too_many(void **state)
 /* SGLang takes a list whole, with a room for each. */
 static void a_list_that_goes_whole(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang"});
     ask_body("{\"model\":\"m\",\"prompt\":[\"one\",\"two\"]}");
     take(P0);
@@ -200,7 +192,6 @@ static void a_list_that_goes_whole(void **state)
 
 static void a_single_worker_does_it_alone(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.is_single_only = true});
     ask_body("{\"model\":\"m\",\"prompt\":\"x\",\"n\":2}");
     take(S0);

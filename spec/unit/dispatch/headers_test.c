@@ -20,7 +20,6 @@ static bool heard_key(void)
 
 static void what_a_client_may_say(void **state)
 {
-    (void) state;
     asked_of_s0(&(bt_dispatch_config_t){0});
     assert_true(heard(S0, "X-Custom: kept\r\n"));
     assert_true(heard(S0, "X-Request-Id: req-1\r\n"));
@@ -36,7 +35,6 @@ static void what_a_client_may_say(void **state)
 /* Neither side has keys of ours: the engine asks for its own. */
 static void a_clients_key_goes_through(void **state)
 {
-    (void) state;
     asked_of_s0(&(bt_dispatch_config_t){0});
     assert_true(heard(S0, "Authorization: Bearer client-key\r\n"));
     assert_true(heard(S0, "X-Api-Key: client-key\r\n"));
@@ -46,7 +44,6 @@ static void a_clients_key_goes_through(void **state)
 
 static void workers_have_a_key_of_ours(void **state)
 {
-    (void) state;
     asked_of_s0(&(bt_dispatch_config_t){.worker_api_key = "ours"});
     assert_true(heard(S0, "Authorization: Bearer ours\r\n"));
     assert_false(heard(S0, "Authorization: Bearer client-key"));
@@ -57,7 +54,6 @@ static void workers_have_a_key_of_ours(void **state)
 /* What opens the gateway is no worker's business, whether workers have a key or not. */
 static void a_key_for_the_gateway_stays_here(void **state)
 {
-    (void) state;
     asked_of_s0(&(bt_dispatch_config_t){.asks_identity = true});
     assert_false(heard_key());
     answer(S0, 200, REPLY);
@@ -77,7 +73,6 @@ static void the_dashboards_cookie_stays_here(void **state)
         {"Cookie: a=b ;; c=d;\r\n", "Cookie: a=b ;; c=d;\r\n"},
     };
 
-    (void) state;
     rig_start(&(struct rig_options){.is_single_only = true});
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         ask_with("/v1/completions", cases[i][0], BODY);
@@ -92,7 +87,6 @@ static void the_dashboards_cookie_stays_here(void **state)
 
 static void what_a_worker_may_say(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.is_single_only = true});
     ask();
     take(S0);
@@ -108,7 +102,6 @@ static void what_a_worker_may_say(void **state)
 
 static void a_path_is_no_address(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.is_single_only = true});
     ask();
     take(S0);

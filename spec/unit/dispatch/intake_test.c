@@ -44,7 +44,6 @@ static unsigned errors(void)
 
 static void the_order_of_stations(void **state)
 {
-    (void) state;
     start(POLICY("admit = function(req, ctx) ctx.vars.way = (ctx.vars.way or '') .. 'a' end, "
                  "route = function(req, ctx) ctx.vars.way = ctx.vars.way .. 'r' "
                  "return { class = 'gold', key = 'k' } end, "
@@ -59,7 +58,6 @@ static void the_order_of_stations(void **state)
 
 static void refused(void **state)
 {
-    (void) state;
     start(POLICY("admit = function() return { status = 418, retry_after = 7, reason = 'not now' } "
                  "end, " PLAN),
           NULL);
@@ -72,7 +70,6 @@ static void refused(void **state)
 
 static void refused_without_a_word(void **state)
 {
-    (void) state;
     start(POLICY("admit = function() return {} end, route = function() error('asked') end, " PLAN),
           NULL);
     answered("HTTP/1.1 429");
@@ -82,7 +79,6 @@ static void refused_without_a_word(void **state)
 
 static void admit_fails(void **state)
 {
-    (void) state;
     start(POLICY("admit = function() error('no idea') end, " PLAN), NULL);
     served_by(P2, D1);
     assert_int_equal(errors(), 1);
@@ -91,7 +87,6 @@ static void admit_fails(void **state)
 /* It is told once that its time is over, and ended when it waits again. */
 static void admit_waits_too_long(void **state)
 {
-    (void) state;
     start(POLICY("admit = function() while true do baton.sleep(60000) end end, " PLAN), NULL);
     served_by(P2, D1);
     assert_int_equal(errors(), 1);
@@ -99,7 +94,6 @@ static void admit_waits_too_long(void **state)
 
 static void admit_waits(void **state)
 {
-    (void) state;
     start(
         POLICY("admit = function(req, ctx) baton.sleep(5) ctx.vars.woken = true end, "
                "plan = function(req, view, ctx) if ctx.vars.woken then return { prefill = by(view, "
@@ -111,7 +105,6 @@ static void admit_waits(void **state)
 
 static void a_client_that_leaves_while_admit_waits(void **state)
 {
-    (void) state;
     rig_start(
         &(struct rig_options){.connector = "NixlConnector",
                               .policy = POLICY("admit = function() baton.sleep(60000) end, " PLAN),
@@ -125,7 +118,6 @@ static void a_client_that_leaves_while_admit_waits(void **state)
 
 static void route_names_a_pool(void **state)
 {
-    (void) state;
     start(POLICY("route = function() return { pool = 'other' } end, " PLAN), NULL);
     served_by_the_other_pool();
     assert_int_equal(errors(), 0);
@@ -133,7 +125,6 @@ static void route_names_a_pool(void **state)
 
 static void route_names_no_pool_that_is_there(void **state)
 {
-    (void) state;
     start(POLICY("route = function() return { pool = 'gone' } end, " PLAN), NULL);
     served_by(P2, D1);
     assert_int_equal(errors(), 1);
@@ -142,7 +133,6 @@ static void route_names_no_pool_that_is_there(void **state)
 /* Its policy is the other pool's: this one is not asked whether the request may come in. */
 static void a_rule_names_a_pool(void **state)
 {
-    (void) state;
     start(POLICY("admit = function() return {} end, " PLAN), TO_OTHER);
     served_by_the_other_pool();
     recorded("\"rule\":\"moved\"");
@@ -150,7 +140,6 @@ static void a_rule_names_a_pool(void **state)
 
 static void the_model_names_a_pool(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .has_other_pool = true});
     ask_body("{\"model\":\"other-model\",\"prompt\":\"x\"}");
     served_by_the_other_pool();
@@ -185,7 +174,6 @@ static void every_admit_is_asked(void **state)
     };
     static const char *const words[] = {"prefill says no", "decode says no", "both says no"};
 
-    (void) state;
     for (unsigned i = 0; i < 3; i++) {
         start_split(texts[i][0], texts[i][1], i == 0 ? POLICY("  " HALVES) : texts[i][2]);
         answered("HTTP/1.1 403");
@@ -209,7 +197,6 @@ static void vars_are_each_policys_own(void **state)
                "plan = function(req, view, ctx) if ctx.vars.n ~= 10 then error('vars') end "
                "return { decode = by(view, 'd1') } end");
 
-    (void) state;
     start_split(half, half, other);
     served_by(P2, D1);
     assert_int_equal(errors(),
@@ -219,7 +206,6 @@ static void vars_are_each_policys_own(void **state)
 /* No request comes into a pool past its gate. */
 static void the_other_pools_admit_is_asked_too(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){
         .connector = "NixlConnector",
         .has_other_pool = true,

@@ -20,7 +20,6 @@ static void pass(uint64_t ms)
 
 static void a_prefill_that_says_nothing(void **state)
 {
-    (void) state;
     start_handoff(&(bt_pool_deadlines_t){.prefill_reply_ms = SHORT_MS});
     ask();
     take(P0);
@@ -36,7 +35,6 @@ static void a_prefill_that_says_nothing(void **state)
 /* How long an answer may take is decode's: it is asked afterwards, and then held to it. */
 static void an_answer_that_does_not_come(void **state)
 {
-    (void) state;
     start_handoff(&(bt_pool_deadlines_t){.answer_ms = SHORT_MS});
     ask();
     take(P0);
@@ -52,7 +50,6 @@ static void an_answer_that_does_not_come(void **state)
 /* Status and headers are no sign that it has begun. */
 static void a_first_event_that_does_not_come(void **state)
 {
-    (void) state;
     start_handoff(&(bt_pool_deadlines_t){.first_event_ms = SHORT_MS});
     ask_body(STREAM_BODY);
     take(P0);
@@ -66,7 +63,6 @@ static void a_first_event_that_does_not_come(void **state)
 
 static void comments_are_no_event(void **state)
 {
-    (void) state;
     start_handoff(&(bt_pool_deadlines_t){.first_event_ms = SHORT_MS});
     ask_body(STREAM_BODY);
     take(P0);
@@ -80,7 +76,6 @@ static void comments_are_no_event(void **state)
 /* The others' deadlines are over for one that has begun. */
 static void a_stream_that_stands_still(void **state)
 {
-    (void) state;
     start_handoff(&(bt_pool_deadlines_t){.stall_ms = SHORT_MS});
     ask_body(STREAM_BODY);
     take(P0);
@@ -96,7 +91,6 @@ static void a_stream_that_stands_still(void **state)
 
 static void the_first_event_ends_its_deadline(void **state)
 {
-    (void) state;
     start_handoff(&(bt_pool_deadlines_t){.first_event_ms = 300});
     ask_body(STREAM_BODY);
     take(P0);
@@ -116,7 +110,6 @@ static void the_first_event_ends_its_deadline(void **state)
 /* Both legs of a pair that waits for each other are asked at once, and counted as such. */
 static void all_that_a_request_may_take(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang", .deadlines = {.total_ms = SHORT_MS}});
     ask();
     take(P0);
@@ -133,7 +126,6 @@ static void all_that_a_request_may_take(void **state)
 /* An unsplit request loads its worker with its prompt, then with what it makes. */
 static void a_single_workers_load(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.is_single_only = true});
     ask_body(STREAM_BODY);
     take(S0);
@@ -154,7 +146,6 @@ static void a_single_workers_load(void **state)
  * new names, by a new attempt. */
 static void what_names_a_hand_off_is_said_once(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .keeps_idle = true});
     ask();
     take(P0);

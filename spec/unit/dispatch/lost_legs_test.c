@@ -28,7 +28,6 @@ static void a_prefill_that_is_lost(void **state)
 {
     uint64_t began_ms;
 
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector"});
     ask();
     take(P0);
@@ -48,7 +47,6 @@ static void a_prefill_that_is_lost(void **state)
 
 static void nobody_else_is_left(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .max_attempts = 1});
     ask();
     take(P0);
@@ -60,7 +58,6 @@ static void nobody_else_is_left(void **state)
 /* Between the two legs: the hand-off goes to another decode, the lost one is not even dialled. */
 static void a_decode_that_was_lost_meanwhile(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector"});
     ask();
     take(P0);
@@ -77,7 +74,6 @@ static void a_decode_that_was_lost_meanwhile(void **state)
 
 static void a_decode_before_its_first_byte(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector"});
     ask_body(STREAM_BODY);
     take(P0);
@@ -96,7 +92,6 @@ static void a_decode_before_its_first_byte(void **state)
 
 static void a_stream_that_has_begun(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector"});
     ask_body(STREAM_BODY);
     take(P0);
@@ -114,7 +109,6 @@ static void a_stream_that_has_begun(void **state)
 /* It spoke after the evidence: what is left of it may go on. */
 static void who_still_speaks_stays(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector"});
     ask_body(STREAM_BODY);
     take(P0);
@@ -136,7 +130,6 @@ static void who_still_speaks_stays(void **state)
 /* The other half is told to stop, the lost one is not. */
 static void no_abort_goes_to_the_lost(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang"});
     ask();
     take(P0);
@@ -155,7 +148,6 @@ static void no_abort_goes_to_the_lost(void **state)
 /* A prefill that outlives its answer holds a connection and a place in the ledger until then. */
 static void what_drains_behind_an_answer(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang"});
     ask();
     take(P0);
@@ -172,7 +164,6 @@ static void what_drains_behind_an_answer(void **state)
 /* Each has its own 250 ms. */
 static void two_losses_one_after_the_other(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector"});
     ask();
     take(P0);
@@ -202,7 +193,6 @@ static unsigned legs_on(int which)
 /* More than end in one turn. */
 static void a_request_with_many_legs(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .max_fanout = 200});
     ask_body("{\"model\":\"m\",\"prompt\":\"hi\",\"n\":200}");
     TURN_UNTIL(&rig.loop, legs_on(P0) > 64);
@@ -221,7 +211,6 @@ static void behind_many_that_are_well(void **state)
     bt_request_t *all = calloc(MANY, sizeof *all);
     unsigned turns = 0;
 
-    (void) state;
     assert_non_null(all);
     rig_start(&(struct rig_options){.connector = "NixlConnector"});
     ask();

@@ -34,7 +34,6 @@ static void served_by(int prefill, const char *id, int decode)
 
 static void the_policy_decides(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view) return " PAIR("p2", "d1") " end"));
     ask();
     served_by(P2, "req-1", D1);
@@ -44,7 +43,6 @@ static void the_policy_decides(void **state)
 
 static void nobody_has_been_asked(void **state)
 {
-    (void) state;
     start(NULL);
     ask();
     served_by(P0, "req-1", D0);
@@ -55,7 +53,6 @@ static void nobody_has_been_asked(void **state)
 
 static void a_policy_that_fails(void **state)
 {
-    (void) state;
     start(POLICY("plan = function() error('no idea') end"));
     ask();
     served_by(P0, "req-1", D0);
@@ -67,7 +64,6 @@ static void a_policy_that_fails(void **state)
 /* A prefill worker that decodes: the mistake is counted, and the request served. */
 static void roles_must_be_right(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view) return { prefill = view.prefill[1], decode = "
                  "view.prefill[2] } end"));
     ask();
@@ -80,7 +76,6 @@ static void roles_must_be_right(void **state)
  * taken. */
 static void what_was_tried_is_no_alternate(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view) return { prefill = by(view, 'p0'), decode = by(view, "
                  "'d0'), alternates = { " PAIR("p0", "d1") ", " PAIR("p2", "d1") " } } end"));
     ask();
@@ -93,7 +88,6 @@ static void what_was_tried_is_no_alternate(void **state)
 /* d1 is the least loaded one of the two that are left, but the policy has said p2 and d0. */
 static void alternates_come_before_the_least_loaded(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view) return { prefill = by(view, 'p0'), decode = by(view, "
                  "'d0'), alternates = { " PAIR("p2", "d0") " } } end"));
     ask();
@@ -104,7 +98,6 @@ static void alternates_come_before_the_least_loaded(void **state)
 
 static void fallback_decides_next(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view) return " PAIR(
         "p0",
         "d0") " end, "
@@ -118,7 +111,6 @@ static void fallback_decides_next(void **state)
 
 static void fallback_gives_up(void **state)
 {
-    (void) state;
     start(
         POLICY("plan = function(req, view) return " PAIR("p0", "d0") " end, "
                                                                      "fallback = function() end"));
@@ -132,7 +124,6 @@ static void fallback_gives_up(void **state)
 /* Whatever a fallback names, nobody is asked again who was to blame: the request ends. */
 static void fallback_names_the_one_that_failed(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view) return " PAIR(
         "p0", "d0") " end, "
                     "fallback = function(req, view) return " PAIR("p0", "d1") " end"));
@@ -148,7 +139,6 @@ static void fallback_names_the_one_that_failed(void **state)
 
 static void a_retry_asks_the_plan(void **state)
 {
-    (void) state;
     start(
         POLICY("plan = function(req, view, ctx) local f = ctx.failure "
                "assert(baton.window('r', 1, 60) == 1) "
@@ -170,7 +160,6 @@ static void a_retry_asks_the_plan(void **state)
 
 static void nil_ends_a_retry(void **state)
 {
-    (void) state;
     start(FIRST_THEN("return nil"));
     ask();
     take(P0);
@@ -182,7 +171,6 @@ static void nil_ends_a_retry(void **state)
 
 static void nil_of_the_first_plan(void **state)
 {
-    (void) state;
     start(POLICY("plan = function() return nil end"));
     ask();
     answered("HTTP/1.1 503");
@@ -194,7 +182,6 @@ static void nil_of_the_first_plan(void **state)
 /* What the default choice would have had to serve is not the policy's. */
 static void an_error_ends_a_retry(void **state)
 {
-    (void) state;
     start(FIRST_THEN("error('no idea')"));
     ask();
     take(P0);
@@ -212,7 +199,6 @@ static void start_with(enum bt_policy_on_error on_error, const char *policy)
 
 static void errors_may_be_the_defaults_to_serve(void **state)
 {
-    (void) state;
     start_with(BT_ON_ERROR_DEFAULT, POLICY("plan = function() error('never') end"));
     ask();
     take(P0);
@@ -224,7 +210,6 @@ static void errors_may_be_the_defaults_to_serve(void **state)
 
 static void errors_may_end_a_request(void **state)
 {
-    (void) state;
     start_with(BT_ON_ERROR_END, POLICY("plan = function() error('never') end"));
     ask();
     answered("HTTP/1.1 503");
@@ -246,7 +231,6 @@ static void hand_off_to_a_decode_that_is_gone(const char *policy)
 
 static void the_policy_names_another_decode(void **state)
 {
-    (void) state;
     hand_off_to_a_decode_that_is_gone(FIRST_THEN(
         "local k = ctx.failure.keep assert(k.prefill == view.prefill[1].id and #view.prefill == 1 "
         "and #view.decode == 1 and #view.single == 0) return { prefill = k.prefill, decode = "
@@ -261,7 +245,6 @@ static void the_policy_names_another_decode(void **state)
 /* It has said d0 and nobody else: another tenant's worker is no replacement. */
 static void the_policy_names_no_other_decode(void **state)
 {
-    (void) state;
     hand_off_to_a_decode_that_is_gone(FIRST_THEN("return nil"));
     answered("HTTP/1.1 502");
     assert_false(has_caller(&engines[D1]));
@@ -271,7 +254,6 @@ static void the_policy_names_no_other_decode(void **state)
 /* After its nil beside p0 it sees all, and begins anew. */
 static void the_policy_lets_prefills_work_go(void **state)
 {
-    (void) state;
     hand_off_to_a_decode_that_is_gone(
         FIRST_THEN("if ctx.failure.keep then return nil end return " PAIR("p2", "d1")));
     take(P2);
@@ -291,7 +273,6 @@ static void the_policy_lets_prefills_work_go(void **state)
 
 static void decode_is_chosen_after_prefill(void **state)
 {
-    (void) state;
     start(LATE("return { decode = by(view, 'd1') }"));
     ask();
     take(P1);
@@ -306,7 +287,6 @@ static void decode_is_chosen_after_prefill(void **state)
 
 static void nobody_decodes_what_prefill_has_made(void **state)
 {
-    (void) state;
     start(LATE("return nil"));
     ask();
     take(P1);
@@ -322,7 +302,6 @@ static void nobody_decodes_what_prefill_has_made(void **state)
 /* p1 has no decode worker to begin with: its failure is its own. */
 static void a_late_plan_fails_at_its_prefill(void **state)
 {
-    (void) state;
     start(LATE("return { decode = by(view, 'd1') }"));
     ask();
     take(P1);
@@ -334,7 +313,6 @@ static void a_late_plan_fails_at_its_prefill(void **state)
 /* Both legs of a bootstrap begin at once. */
 static void no_late_plan_where_decode_comes_first(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang",
                                     .policy = LATE("return { decode = by(view, 'd1') }")});
     ask();
@@ -350,7 +328,6 @@ static void no_late_plan_where_decode_comes_first(void **state)
 /* Prefill's policy is not asked for decode's half. */
 static void the_half_that_failed_is_planned_anew(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){
         .connector = "NixlConnector",
         .policy = POLICY("plan = function() error('both halves have their own') end"),
@@ -371,7 +348,6 @@ static void the_half_that_failed_is_planned_anew(void **state)
 /* A reload changes nothing for a request that has begun. */
 static void the_generation_that_it_began_with(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view) return " PAIR(
         "p0", "d0") " end, "
                     "fallback = function(req, view) return " PAIR("p2", "d1") " end"));
@@ -386,7 +362,6 @@ static void the_generation_that_it_began_with(void **state)
 
 static void a_worker_that_is_down_is_not_chosen(void **state)
 {
-    (void) state;
     start(NULL);
     bt_worker_set_health(engines[P0].worker, BT_HEALTH_DOWN, "spec");
     atomic_store(&engines[D0].worker->draining, true);
@@ -397,7 +372,6 @@ static void a_worker_that_is_down_is_not_chosen(void **state)
 
 static void nobody_is_left(void **state)
 {
-    (void) state;
     start(NULL);
     for (int i = D0; i <= D1; i++)
         bt_worker_set_health(engines[i].worker, BT_HEALTH_DOWN, "spec");
@@ -413,7 +387,6 @@ static void nobody_is_left(void **state)
 /* D0 serves somebody alone, and is at the prompt. */
 static void the_prompts_of_a_lone_worker_are_load(void **state)
 {
-    (void) state;
     start(NULL);
     atomic_fetch_add(&bt_worker_total(engines[D0].worker, BT_PHASE_PREFILL)->tokens, 1 << 30);
     ask();
@@ -429,7 +402,6 @@ static unsigned legs_at(int which)
 /* From the plan on until a leg's end. */
 static void a_leg_has_a_place(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .engine_request_limit = 1});
     ask();
     take(P0);
@@ -446,7 +418,6 @@ static void a_leg_has_a_place(void **state)
 
 static void who_is_full_is_no_candidate(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .engine_request_limit = 2});
     for (int i = 0; i < 2; i++)
         assert_true(bt_worker_take_place(engines[P0].worker, 2) &&
@@ -463,7 +434,6 @@ static void who_is_full_is_no_candidate(void **state)
 /* Nor does a prefill stand in for decodes that are only full. */
 static void all_are_full(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .engine_request_limit = 1});
     for (int i = D0; i <= D1; i++)
         assert_true(bt_worker_take_place(engines[i].worker, 1));
@@ -479,7 +449,6 @@ static void all_are_full(void **state)
 /* vLLM's prefill workers can answer alone; the client is told. */
 static void prefill_alone(void **state)
 {
-    (void) state;
     start(NULL);
     for (int i = D0; i <= D1; i++)
         bt_worker_set_health(engines[i].worker, BT_HEALTH_DOWN, "spec");
@@ -496,7 +465,6 @@ static void prefill_alone(void **state)
 /* SGLang's cannot. */
 static void prefill_alone_of_sglang(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang"});
     for (int i = D0; i <= D1; i++)
         bt_worker_set_health(engines[i].worker, BT_HEALTH_DOWN, "spec");
@@ -508,7 +476,6 @@ static void prefill_alone_of_sglang(void **state)
 /* No waiting cures this one. */
 static void a_route_that_cannot_be_split(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang"});
     ask_with(
         "/v1/messages", "",
@@ -519,7 +486,6 @@ static void a_route_that_cannot_be_split(void **state)
 
 static void a_pair_comes_before_a_hybrid(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .has_single = true});
     ask();
     served_by(P0, "req-1", D0);
@@ -529,7 +495,6 @@ static void a_pair_comes_before_a_hybrid(void **state)
 /* The lists that a policy gets are the same tables as long as no worker's state changes, whatever else is asked between. */
 static void the_view_lasts(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view, ctx) "
                  "local list = #view.prefill > 0 and 'prefill' or 'single' "
                  "ctx.state[list] = ctx.state[list] or view[list] "
@@ -552,7 +517,6 @@ static void the_view_lasts(void **state)
 /* Its load is prefill's until the first byte, and decode's from there. */
 static void a_decode_worker_alone(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view) assert(#view.single == 5 and #view.hybrid == 0) "
                  "return { worker = by(view, 'd1') } end"));
     ask_body(STREAM_BODY);
@@ -575,7 +539,6 @@ static void a_decode_worker_alone(void **state)
 /* SGLang's waits for a bootstrap room that never comes. */
 static void a_decode_worker_that_cannot(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){
         .connector = "sglang",
         .policy = POLICY("plan = function(req, view) assert(#view.single == 0) "
@@ -600,7 +563,6 @@ static void only_decode_workers_are_left(void)
 /* Nothing is computed on a decode worker unless a policy says so. */
 static void decode_workers_and_nobody_says_so(void **state)
 {
-    (void) state;
     start(NULL);
     only_decode_workers_are_left();
     ask();
@@ -611,7 +573,6 @@ static void decode_workers_and_nobody_says_so(void **state)
 /* A policy that looks for nobody else has made no mistake: it is not blamed, and the client hears who is down. */
 static void decode_workers_and_the_policy_looks_for_others(void **state)
 {
-    (void) state;
     start_with(BT_ON_ERROR_END,
                POLICY("plan = function(req, view) return { kind = 'single', worker = "
                       "baton.argmin(view.hybrid, 'tokens') } end"));
@@ -625,7 +586,6 @@ static void decode_workers_and_the_policy_looks_for_others(void **state)
 
 static void decode_workers_and_the_policy_says_so(void **state)
 {
-    (void) state;
     start(POLICY("plan = function(req, view) return { worker = view.single[2] } end"));
     only_decode_workers_are_left();
     ask();

@@ -17,7 +17,6 @@ static int open_rig(void **state)
     static const uint32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
     uint32_t part;
 
-    (void) state;
     rig_start(&(struct rig_options){.is_single_only = true, .policy = POLICY, .keeps_idle = true});
     assert_int_equal(bt_kv_index_new(&index_, &(bt_kv_index_config_t){0}), 0);
     bt_kv_hits_set_index(index_);
@@ -75,7 +74,6 @@ static bool is_trusted(void)
 
 static void hits_that_never_come(void **state)
 {
-    (void) state;
     serve(HIT, USAGE("9", TOLD));
     for (unsigned i = 1; i < BT_KV_MISSES_MAX; i++) {
         serve(HIT, USAGE("9", "null")); /* so vLLM says that there were none */
@@ -91,7 +89,6 @@ static void hits_that_never_come(void **state)
 
 static void hits_that_come(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 2 * BT_KV_MISSES_MAX; i++)
         serve(HIT, i % BT_KV_MISSES_MAX == 0 ? USAGE("9", TOLD) : USAGE("9", "null"));
     assert_true(is_trusted());
@@ -99,7 +96,6 @@ static void hits_that_come(void **state)
 
 static void an_engine_that_tells_nothing(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 2 * BT_KV_MISSES_MAX; i++)
         serve(HIT, i % 2 == 0 ? REPLY : USAGE("9", "null"));
     assert_true(is_trusted());
@@ -108,7 +104,6 @@ static void an_engine_that_tells_nothing(void **state)
 /* Engines compute those anew, whatever their cache holds: one evaluation run would end the trust in all of them. */
 static void prompts_whose_logprobs_are_asked_for(void **state)
 {
-    (void) state;
     serve(HIT, USAGE("9", TOLD));
     for (unsigned i = 0; i < BT_KV_MISSES_MAX; i++)
         serve_with(i % 2 == 0 ? "\"prompt_logprobs\":1," : "\"echo\":true,\"logprobs\":1,", HIT,

@@ -20,7 +20,6 @@ static void nothing_is_known_of_few(void **state)
 {
     bt_queue_rate_t rate = {0};
 
-    (void) state;
     steady(&rate, S, 3);
     assert_int_equal(bt_queue_rate_predict_ms(&rate, 1000), 0);
     steady(&rate, 100 * S, 1);
@@ -32,7 +31,6 @@ static void what_is_steady_is_predicted(void **state)
     bt_queue_rate_t rate = {0};
     uint64_t ms;
 
-    (void) state;
     steady(&rate, S, 50);
     assert_true(bt_queue_rate_tokens(&rate) > 49 && bt_queue_rate_tokens(&rate) < 51);
     ms = bt_queue_rate_predict_ms(&rate, 1000); /* ten before it, and its own turn */
@@ -44,7 +42,6 @@ static void a_change_is_followed_and_idle_time_says_nothing(void **state)
     bt_queue_rate_t rate = {0};
     uint64_t now_us = steady(&rate, S, 50);
 
-    (void) state;
     now_us += 3600 * S; /* nobody waits */
     bt_queue_rate_begin(&rate, now_us);
     assert_true(bt_queue_rate_tokens(&rate) > 49);
@@ -57,7 +54,6 @@ static void no_number_is_too_large(void **state)
 {
     bt_queue_rate_t rate = {0};
 
-    (void) state;
     steady(&rate, S, 5);
     assert_int_equal(bt_queue_rate_predict_ms(&rate, UINT64_MAX), 1000000000);
     rate = (bt_queue_rate_t){0};
@@ -74,7 +70,6 @@ static void weights_by_name(void **state)
     bt_tenant_weights_t w;
     bt_str_t part;
 
-    (void) state;
     for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
         assert_false(bt_tenant_weights_check(bt_str(wrong[i]), &part));
     assert_false(bt_tenant_weights_check(BT_STR("a=1,bad,c=2"), &part));

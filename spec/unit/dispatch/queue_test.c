@@ -140,14 +140,12 @@ static void start(unsigned limit, unsigned size)
 
 static int setup(void **state)
 {
-    (void) state;
     start(1, SIZE);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     is_now(0, 0);
     bt_queues_free(shared.queues);
     shared.queues = NULL;
@@ -171,7 +169,6 @@ static void without_a_queue_nobody_waits(void **state)
 {
     struct bt_queues *q = shared.queues;
     fake_t f;
-    (void) state;
     shared.queues = NULL;
     assert_int_equal(enter(&f, 0, "a"), BT_PROGRESS_NEXT);
     assert_null(f.r.ticket);
@@ -183,7 +180,6 @@ static void without_a_queue_nobody_waits(void **state)
 static void first_come_first_served_over_loops(void **state)
 {
     fake_t f[4];
-    (void) state;
     assert_int_equal(enter(&f[0], 0, "a"), BT_PROGRESS_NEXT);
     for (unsigned i = 1; i < 4; i++)
         assert_int_equal(enter(&f[i], i % 2, "a"), BT_PROGRESS_WAITS);
@@ -205,7 +201,6 @@ static void first_come_first_served_over_loops(void **state)
 static void each_pool_has_a_line(void **state)
 {
     fake_t f[3];
-    (void) state;
     assert_int_equal(enter(&f[0], 0, "a"), BT_PROGRESS_NEXT);
     assert_int_equal(enter(&f[1], 0, "b"), BT_PROGRESS_NEXT);
     assert_int_equal(enter(&f[2], 1, "b"), BT_PROGRESS_WAITS);
@@ -222,7 +217,6 @@ static void each_pool_has_a_line(void **state)
 static void who_leaves_the_line_is_passed_over(void **state)
 {
     fake_t f[3];
-    (void) state;
     enter(&f[0], 0, "a");
     enter(&f[1], 1, "a");
     enter(&f[2], 0, "a");
@@ -240,7 +234,6 @@ static void who_leaves_the_line_is_passed_over(void **state)
 static void who_is_called_and_gone_hands_on(void **state)
 {
     fake_t f[3];
-    (void) state;
     enter(&f[0], 0, "a");
     enter(&f[1], 1, "a");
     enter(&f[2], 0, "a");
@@ -319,7 +312,6 @@ static void outlives_its_workers(unsigned engine_request_limit)
 
 static void a_line_outlives_its_workers(void **state)
 {
-    (void) state;
     outlives_its_workers(0);
     outlives_its_workers(1);
 }
@@ -329,7 +321,6 @@ static void others_wait_for_a_probe(void **state)
 {
     fake_t f[4];
 
-    (void) state;
     come(&f[0], 0, 0, 0);            /* the probe */
     for (unsigned i = 0; i < 2; i++) /* from here on they are those of the pool */
         memset(dispatchers[i].candidates->sets, 0, sizeof dispatchers[i].candidates->sets);
@@ -368,7 +359,6 @@ static void others_wait_for_a_probe(void **state)
 static void who_keeps_its_place_for_workers_may_leave(void **state)
 {
     fake_t f[3];
-    (void) state;
     for (unsigned i = 0; i < 3; i++)
         come(&f[i], i % 2, 1, 0);
     set_usable(false);
@@ -395,7 +385,6 @@ static void nobody_waits_for_a_pool_that_is_gone(void **state)
 {
     bt_workers_t without = {.epoch = snapshot.epoch + 1};
     fake_t f[3];
-    (void) state;
     for (unsigned i = 0; i < 3; i++)
         come(&f[i], i % 2, 1, 0);
     reload(&without);
@@ -440,7 +429,6 @@ static void who_waits_for_workers_as_their_pool_goes_looks_again(void **state)
 {
     bt_worker_pool_t other = {.spec.name = (char *) (uintptr_t) "b"};
     bt_workers_t without = {.epoch = snapshot.epoch}, moved = without;
-    (void) state;
     moved.pools = &other;
     moved.pool_count = 1;
     atomic_store(&snapshot.refs, 1000); /* what requests leave is never freed */
@@ -454,7 +442,6 @@ static void one_room_is_for_one(void **state)
 {
     fake_t f[4];
     bt_worker_t other = {.id = 1};
-    (void) state;
     bt_queues_free(shared.queues);
     shared.config.max_concurrent = 4;
     shared.queues = bt_queues_new(&shared.config);
@@ -487,7 +474,6 @@ static void one_room_is_for_one(void **state)
 static void who_has_no_place_leaves_room_too(void **state)
 {
     fake_t f[2];
-    (void) state;
     set_usable(false);
     assert_int_equal(enter(&f[0], 0, "a"), BT_PROGRESS_NEXT);
     set_usable(true);
@@ -585,7 +571,6 @@ static void run(void *arg)
 static void nobody_is_left_waiting(void **state)
 {
     uv_thread_t threads[2];
-    (void) state;
     start(LIMIT, 2 * EACH);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(uv_thread_create(&threads[i], run, &loops[i]), 0);

@@ -13,7 +13,6 @@ static char raw[1 << 20];
 
 static int open_rig(void **state)
 {
-    (void) state;
     rig_open(&rig, 2);
     line = NULL;
     return 0;
@@ -21,7 +20,6 @@ static int open_rig(void **state)
 
 static int close_rig(void **state)
 {
-    (void) state;
     json_decref(line);
     rig_close(&rig);
     return 0;
@@ -83,7 +81,6 @@ static void test_what_little_there_is(void **state)
                                          "plan",    "shadow",     "headers",       "error",
                                          "pool",    "generation", "attempts_total"};
 
-    (void) state;
     bt_record_begin(&rig.r);
     rig.r.status = 404;
     finish();
@@ -106,7 +103,6 @@ static void test_refused_before_it_began(void **state)
     const uint64_t before_ms = bt_clock_wall_ms() - 5000;
     char earliest[32];
 
-    (void) state;
     rig.r.start_us = bt_clock_us() - 4000000;
     rig.r.status = 401;
     finish();
@@ -158,7 +154,6 @@ static void fill_handoff(void)
 
 static void test_a_handoff_that_was_tried_twice(void **state)
 {
-    (void) state;
     fill_handoff();
     finish();
     has("tenant", "\"t\"");
@@ -204,7 +199,6 @@ static void test_only_named_headers(void **state)
 {
     static const char *const names[] = {"x-tier", "x-none", NULL};
 
-    (void) state;
     rig.shared.record.headers = names;
     fill_handoff();
     finish();
@@ -214,7 +208,6 @@ static void test_only_named_headers(void **state)
 
 static void test_a_single_worker(void **state)
 {
-    (void) state;
     bt_record_begin(&rig.r);
     (void) rig_view(&rig);
     rig_choose(&rig, NULL, rig.single[0]);
@@ -234,7 +227,6 @@ static void test_the_shadow(void **state)
                                       .prefill = "p2",
                                       .decode = "d1"};
 
-    (void) state;
     rig.r.record.shadow = &shadow;
     finish();
     has("shadow", "{\"rule\":\"try\",\"policy\":\"candidate\",\"version\":\"2\",\"prefill\":\"p2\","
@@ -253,7 +245,6 @@ static void test_text_of_clients_is_cut_and_escaped(void **state)
 {
     char long_text[600];
 
-    (void) state;
     memset(long_text, 'a', sizeof long_text - 1);
     long_text[sizeof long_text - 1] = '\0';
     memcpy(long_text + 126, "\xe4\xbd\xa0", 3); /* the cut at 128 falls into it */
@@ -278,7 +269,6 @@ static void test_samples_by_chance(void **state)
 {
     unsigned sampled = 0;
 
-    (void) state;
     bt_rand_seed(11);
     for (unsigned i = 0; i < 4000; i++) {
         rig.shared.record.sample = 0.25;
@@ -302,7 +292,6 @@ static void test_candidates_as_the_policy_saw_them(void **state)
     bt_policy_view_t view;
     bt_policy_trace_t *trace;
 
-    (void) state;
     rig.shared.record.sample = 1;
     bt_record_begin(&rig.r);
     bt_worker_total(p1, BT_PHASE_PREFILL)->tokens = 70;
@@ -370,7 +359,6 @@ static void test_scores_are_those_of_the_first_plan(void **state)
     bt_policy_trace_t *trace;
     bt_policy_view_t view;
 
-    (void) state;
     rig.shared.record.sample = 1;
     bt_record_begin(&rig.r);
     view = rig_view(&rig);
@@ -391,7 +379,6 @@ static void test_a_large_fleet_is_cut(void **state)
     bt_policy_view_t view;
     char name[16];
 
-    (void) state;
     for (unsigned i = 3; i <= 150; i++) {
         snprintf(name, sizeof name, "p%u", i);
         rig_worker(&rig, BT_ROLE_PREFILL, name);
@@ -408,7 +395,6 @@ static void test_a_large_fleet_is_cut(void **state)
 
 static void test_many_attempts_are_cut(void **state)
 {
-    (void) state;
     bt_record_begin(&rig.r);
     for (unsigned i = 0; i < 200; i++)
         rig_attempt(&rig, i, NULL, rig.single[0], i, i + 1);
@@ -441,7 +427,6 @@ static void found(const char *id, const char *want)
 
 static void test_the_newest_of_an_id(void **state)
 {
-    (void) state;
     put("a", "1");
     put("b", "2");
     put("a", "3");
@@ -456,7 +441,6 @@ static void test_the_newest_first(void **state)
 {
     bt_text_t out;
 
-    (void) state;
     bt_text_init(&out);
     bt_record_ring_recent(NULL, 2, &out);
     bt_record_ring_recent(rig.d.records, 2, &out);
@@ -474,7 +458,6 @@ static void test_the_last_lines_are_kept(void **state)
 {
     char id[32], text[32];
 
-    (void) state;
     for (unsigned i = 0; i < 3 * BT_RECORD_RING + 7; i++) {
         snprintf(id, sizeof id, "id-%u", i);
         snprintf(text, sizeof text, "line %u", i);
@@ -498,7 +481,6 @@ static void test_lines_of_all_lengths(void **state)
     unsigned kept = 0;
     bt_text_t out;
 
-    (void) state;
     bt_rand_seed(5);
     bt_text_init(&out);
     for (unsigned i = 0; i < 5000; i++) {
@@ -540,7 +522,6 @@ static void test_a_line_that_is_too_long(void **state)
 {
     static char text[BT_RECORD_LINE_MAX + 1];
 
-    (void) state;
     put("a", "1");
     memset(text, 'x', sizeof text);
     assert_false(bt_record_ring_put(rig.d.records, BT_STR("a"), (bt_str_t){text, sizeof text}));
@@ -553,7 +534,6 @@ static void test_a_long_record_loses_its_rows(void **state)
     char labels[2000], name[16];
     bt_policy_view_t view;
 
-    (void) state;
     memset(labels, 'l', sizeof labels - 1);
     labels[sizeof labels - 1] = '\0';
     for (unsigned i = 3; i <= 64; i++) {

@@ -35,7 +35,6 @@ static void served_by_another(void)
 
 static void no_status_before_the_first_event(void **state)
 {
-    (void) state;
     start_single(STREAM_BODY);
     stream_head(S0);
     assert_int_equal(send(engines[S0].conn, "6\r\n: hm\n\n\r\n", 11, MSG_NOSIGNAL), 11);
@@ -50,7 +49,6 @@ static void no_status_before_the_first_event(void **state)
 
 static void a_first_event_that_is_an_error(void **state)
 {
-    (void) state;
     start_pair(STREAM_BODY);
     stream_head(D0);
     event(D0, BOOM);
@@ -59,7 +57,6 @@ static void a_first_event_that_is_an_error(void **state)
 
 static void a_200_that_is_an_error(void **state)
 {
-    (void) state;
     start_pair(BODY);
     answer(D0, 200, BOOM);
     served_by_another();
@@ -68,7 +65,6 @@ static void a_200_that_is_an_error(void **state)
 /* An error that is the client's own: said once, in the engine's words. */
 static void a_200_that_is_the_clients_error(void **state)
 {
-    (void) state;
     start_single(BODY);
     answer(S0, 200, "{\"object\":\"error\",\"message\":\"too long\",\"code\":400}");
     answered("HTTP/1.1 400");
@@ -78,7 +74,6 @@ static void a_200_that_is_the_clients_error(void **state)
 
 static void a_later_event_is_not_looked_into(void **state)
 {
-    (void) state;
     start_single(STREAM_BODY);
     stream_head(S0);
     event(S0, A);
@@ -90,7 +85,6 @@ static void a_later_event_is_not_looked_into(void **state)
 
 static void a_stream_without_an_event(void **state)
 {
-    (void) state;
     start_single(STREAM_BODY);
     stream_head(S0);
     assert_int_equal(send(engines[S0].conn, "0\r\n\r\n", 5, MSG_NOSIGNAL), 5);
@@ -101,7 +95,6 @@ static void a_stream_without_an_event(void **state)
 
 static void a_redirection_is_no_answer(void **state)
 {
-    (void) state;
     start_single(BODY);
     answer_with(S0, 307, "Location: /elsewhere\r\n", "");
     answered("HTTP/1.1 502");
@@ -112,7 +105,6 @@ static void a_redirection_is_no_answer(void **state)
 /* The engine's own words, with their status and headers. */
 static void an_error_of_the_engine(void **state)
 {
-    (void) state;
     start_single(BODY);
     answer_with(S0, 422, "X-Engine: kept\r\n", "{\"detail\":\"unknown field\"}");
     answered("HTTP/1.1 422");
@@ -124,7 +116,6 @@ static void an_error_of_the_engine(void **state)
 /* Between two events: an event of ours ends the stream. */
 static void a_break_between_events(void **state)
 {
-    (void) state;
     start_single(STREAM_BODY);
     stream_head(S0);
     event(S0, A);
@@ -138,7 +129,6 @@ static void a_break_between_events(void **state)
 /* In the middle of one: half an event followed by ours would be neither. */
 static void a_break_within_an_event(void **state)
 {
-    (void) state;
     start_single(STREAM_BODY);
     stream_head(S0);
     event(S0, A);
@@ -181,7 +171,6 @@ static void a_client_that_does_not_read(void **state)
     size_t left = LARGE_BYTES - (sizeof(REPLY) - 1), got = 0;
     const bt_call_t *call;
 
-    (void) state;
     start_single(BODY);
     call = &live_attempt()->legs[1].call;
     assert_true(dprintf(engines[S0].conn,

@@ -11,7 +11,6 @@ static void start_pair(void)
 
 static void a_client_that_leaves(void **state)
 {
-    (void) state;
     start_pair();
     client_leaves();
     TURN_UNTIL(&rig.loop, has_hung_up(&engines[P0]));
@@ -34,7 +33,6 @@ static void cancel_elsewhere(void *user, bt_str_t id, uint64_t owner)
 /* From another connection, or by an operator. */
 static void a_request_that_is_cancelled(void **state)
 {
-    (void) state;
     start_pair();
     rig.shared.cancel_elsewhere = cancel_elsewhere;
     said_elsewhere = 0;
@@ -56,7 +54,6 @@ static void one_of_many_is_cancelled(void **state)
 {
     bt_request_t *all = calloc(MANY, sizeof *all);
 
-    (void) state;
     assert_non_null(all);
     start_pair();
     for (unsigned i = 0; i < MANY; i++) {
@@ -82,7 +79,6 @@ static void one_of_many_is_cancelled(void **state)
 /* The leg that was waited for is the one that is named. */
 static void the_total_deadline_names_a_leg(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .deadlines = {.total_ms = 60}});
     ask();
     take(P0);
@@ -93,7 +89,6 @@ static void the_total_deadline_names_a_leg(void **state)
 
 static void the_total_deadline_of_decode(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "NixlConnector", .deadlines = {.total_ms = 300}});
     ask();
     take(P0);
@@ -105,7 +100,6 @@ static void the_total_deadline_of_decode(void **state)
 /* An id that lives is not given to another request. */
 static void an_id_that_is_taken(void **state)
 {
-    (void) state;
     start_pair();
     assert_false(bt_ids_add(rig.shared.ids, BT_STR("req-1")));
     assert_true(bt_ids_derives(rig.shared.ids, BT_STR("req-1-a2")));
@@ -122,7 +116,6 @@ static void an_id_that_is_taken(void **state)
  * then. */
 static void a_stream_that_is_kept_alive(void **state)
 {
-    (void) state;
     rig_start(
         &(struct rig_options){.connector = "NixlConnector", .config = {.stream_keepalive_ms = 20}});
     ask_body(STREAM_BODY);
@@ -144,7 +137,6 @@ static void a_large_body_goes_early(void **state)
     static char body[80 * 1024];
     size_t n, sent = 0;
 
-    (void) state;
     rig_start(&(struct rig_options){.is_single_only = true});
     n = (size_t) snprintf(body, sizeof(body), "{\"model\":\"m\",\"stream\":true,\"prompt\":\"");
     memset(body + n, 'x', 70 * 1024);
@@ -173,7 +165,6 @@ static void a_large_body_goes_early(void **state)
  * request's memory waits for that. */
 static void a_prefill_outlives_the_answer(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.connector = "sglang"});
     ask();
     take(P0);

@@ -21,7 +21,6 @@ static void down(int which)
 
 static void no_more_than_allowed(void **state)
 {
-    (void) state;
     start(&(struct rig_options){.max_attempts = 2});
     reset(P0);
     take(P1);
@@ -34,7 +33,6 @@ static void no_more_than_allowed(void **state)
 
 static void a_clients_own_error_is_not_tried_again(void **state)
 {
-    (void) state;
     start(&(struct rig_options){0});
     answer(P0, 400, WORDS);
     answered("HTTP/1.1 400");
@@ -46,7 +44,6 @@ static void a_clients_own_error_is_not_tried_again(void **state)
 /* What an engine has said tells more than that another one died. */
 static void the_most_telling_failure(void **state)
 {
-    (void) state;
     start(&(struct rig_options){.max_attempts = 2});
     answer(P0, 500, WORDS);
     take(P1);
@@ -57,7 +54,6 @@ static void the_most_telling_failure(void **state)
 
 static void the_last_of_two_that_say_nothing(void **state)
 {
-    (void) state;
     start(&(struct rig_options){.max_attempts = 2});
     reset(P0);
     take(P1);
@@ -67,7 +63,6 @@ static void the_last_of_two_that_say_nothing(void **state)
 
 static void retries_are_forbidden(void **state)
 {
-    (void) state;
     start(&(struct rig_options){.config = {.disable_retries = true}});
     reset(P0);
     answered("HTTP/1.1 502");
@@ -77,7 +72,6 @@ static void retries_are_forbidden(void **state)
 /* The pool's budget is spent by others: what failed is told, and why nobody else was asked. */
 static void a_pool_that_retries_too_much(void **state)
 {
-    (void) state;
     start(&(struct rig_options){.retry_budget_percent = 20});
     while (bt_retry_budget_take(&rig.d->workers->pools[0].stat->retry_budget, 20, bt_clock_ms()))
         ;
@@ -90,7 +84,6 @@ static void a_pool_that_retries_too_much(void **state)
 /* The pair is not asked as that pair again, but where there is nobody else one of them is. */
 static void half_of_a_pair_that_failed(void **state)
 {
-    (void) state;
     start(&(struct rig_options){0});
     down(D1);
     answer(P0, 200, HANDOFF("req-1"));
@@ -105,7 +98,6 @@ static void half_of_a_pair_that_failed(void **state)
 
 static void never_both_halves(void **state)
 {
-    (void) state;
     start(&(struct rig_options){0});
     down(D1);
     down(P1);
@@ -122,7 +114,6 @@ static void every_breaker_waits(void **state)
 {
     bool probe;
 
-    (void) state;
     rig_start(&(struct rig_options){.is_single_only = true});
     for (int i = 0; i < 5; i++)
         bt_breaker_failure(&engines[S0].worker->breaker, false, bt_clock_ms());
@@ -139,7 +130,6 @@ static void every_breaker_waits(void **state)
 /* The request that is let in as a probe closes the breaker when it does well. */
 static void a_probe(void **state)
 {
-    (void) state;
     rig_start(&(struct rig_options){.is_single_only = true});
     for (int i = 0; i < 5; i++)
         bt_breaker_failure(&engines[S0].worker->breaker, false, bt_clock_ms());

@@ -9,14 +9,12 @@ static bt_token_cache_t *cache;
 
 static int setup(void **state)
 {
-    (void) state;
     cache = bt_token_cache_new();
     return cache != NULL ? 0 : -1;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_token_cache_free(cache);
     bt_pages_thread_fini();
     assert_int_equal(bt_mem_bytes(BT_MEM_BUFFERS), 0);
@@ -34,7 +32,6 @@ static void put(uint64_t key, size_t bytes)
 
 static void test_keys(void **state)
 {
-    (void) state;
     assert_null(bt_token_cache_get(cache, 1));
     for (uint64_t key = 0; key < 3; key++) /* in one chain */
         put(1 + key * BT_TOKEN_CACHE_ENTRIES_MAX, 20000 + key);
@@ -49,7 +46,6 @@ static void test_the_count_is_bounded(void **state)
 {
     bt_buf_t *ids = bt_buf_new(BT_BUF_STD_BYTES + 1);
 
-    (void) state;
     ids->cap = 1; /* so many of them would be too many bytes */
     for (uint64_t key = 0; key < BT_TOKEN_CACHE_ENTRIES_MAX; key++)
         bt_token_cache_put(cache, key, ids);
@@ -68,7 +64,6 @@ static void test_the_count_is_bounded(void **state)
 
 static void test_the_bytes_are_bounded(void **state)
 {
-    (void) state;
     put(1, BT_TOKEN_CACHE_BYTES_MAX / 4 + 1); /* it would put out too much */
     assert_null(bt_token_cache_get(cache, 1));
     for (uint64_t key = 1; key <= 4; key++)

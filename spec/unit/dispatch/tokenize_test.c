@@ -43,7 +43,6 @@ static void is_served_without(void)
 
 static void the_engine_is_asked_first(void **state)
 {
-    (void) state;
     start(60000);
     ask_body("{\"prompt\":\"a b \\\"c\\\"\",\"model\":\"m\",\"max_tokens\":5,"
              "\"add_special_tokens\":false,\"kv_transfer_params\":{\"a\":1}}");
@@ -62,7 +61,6 @@ static void the_engine_is_asked_first(void **state)
 
 static void a_prompt_of_before_is_known(void **state)
 {
-    (void) state;
     start(60000);
     ask();
     take(S0);
@@ -84,7 +82,6 @@ static void a_prompt_of_before_is_known(void **state)
 
 static void a_chat_goes_with_what_its_template_gets(void **state)
 {
-    (void) state;
     start(60000);
     ask_with("/v1/chat/completions", "",
              "{\"model\":\"m\",\"tools\":[{\"type\":\"function\"}],\"temperature\":0,"
@@ -111,7 +108,6 @@ static void some_prompts_are_not_asked_for(void **state)
          "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\","
          "\"image_url\":{\"url\":\"http://h/a.png\"}}]}]}"}};
 
-    (void) state;
     start(60000);
     for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
         ask_with(bodies[i][0], "", bodies[i][1]);
@@ -125,7 +121,6 @@ static void some_prompts_are_not_asked_for(void **state)
 /* Where its ids would be of no use, or nobody can tell them. */
 static void some_workers_are_not_asked(void **state)
 {
-    (void) state;
     start(60000);
     atomic_store(&engines[S0].worker->kv_parts, 0);
     ask();
@@ -138,7 +133,6 @@ static void some_workers_are_not_asked(void **state)
 
 static void it_is_off(void **state)
 {
-    (void) state;
     start(0);
     ask();
     is_served_without();
@@ -147,7 +141,6 @@ static void it_is_off(void **state)
 /* It would have to be asked on a connection that nobody answers. */
 static void a_worker_that_is_down_is_not_asked(void **state)
 {
-    (void) state;
     rig_start(
         &(struct rig_options){.connector = "NixlConnector", .deadlines = {.tokenize_ms = 60000}});
     follow(P2);
@@ -159,7 +152,6 @@ static void a_worker_that_is_down_is_not_asked(void **state)
 
 static void an_engine_that_refuses(void **state)
 {
-    (void) state;
     rig_start(
         &(struct rig_options){.connector = "NixlConnector", .deadlines = {.tokenize_ms = 60000}});
     follow(P2);
@@ -172,7 +164,6 @@ static void an_engine_that_refuses(void **state)
 
 static void an_engine_that_is_late(void **state)
 {
-    (void) state;
     start(50);
     ask();
     take(S0);
@@ -201,7 +192,6 @@ static void answers_that_are_none(void **state)
         const char *body;
     } answers[] = {{404, "{\"detail\":\"Not Found\"}"}, {200, "{\"tokens\":\"x\"}"}, {200, "no"}};
 
-    (void) state;
     start(60000);
     for (unsigned i = 0; i < 3; i++)
         is_answered_without(answers[i].status, answers[i].body, i + 1);
@@ -212,7 +202,6 @@ static void failures_give_engines_a_rest(void **state)
 {
     unsigned failed = 0;
 
-    (void) state;
     start(60000);
     for (bool is_asked = true; is_asked && failed < 50;) {
         ask();
@@ -234,7 +223,6 @@ static void prompts_that_are_refused_give_engines_none(void **state)
 {
     static const unsigned statuses[] = {400, 422, 413, 400};
 
-    (void) state;
     start(60000);
     for (unsigned i = 0; i < 4; i++)
         is_answered_without(statuses[i], "{\"error\":{\"message\":\"no\"}}", i + 1);
@@ -257,7 +245,6 @@ static void answer_too_long(void)
 
 static void ids_that_are_too_many_give_engines_none(void **state)
 {
-    (void) state;
     start(60000);
     for (unsigned i = 0; i < 4; i++) {
         ask();
@@ -271,7 +258,6 @@ static void ids_that_are_too_many_give_engines_none(void **state)
 
 static void a_client_that_leaves_meanwhile(void **state)
 {
-    (void) state;
     start(60000);
     ask();
     take(S0);
@@ -283,7 +269,6 @@ static void a_client_that_leaves_meanwhile(void **state)
 
 static void a_request_that_is_cancelled_meanwhile(void **state)
 {
-    (void) state;
     start(60000);
     ask();
     take(S0);

@@ -24,7 +24,6 @@ static void in_all_pieces(const char *text, uint64_t tokens)
 
 static void reads_what_engines_say(void **state)
 {
-    (void) state;
     in_all_pieces("{\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":12}}", 12);
     in_all_pieces("{\"usage\": {\"output_tokens\" : 7, \"input_tokens\": 3}}", 7);
     in_all_pieces("{\"text\":\"x\",\"meta_info\":{\"completion_tokens\":3,\"id\":\"a\"}}", 3);
@@ -46,7 +45,6 @@ static void reads_what_was_cached(void **state)
         {"", 0},
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_int_equal(bt_usage_cached(bt_str(cases[i].reply)), cases[i].cached);
 }
@@ -67,7 +65,6 @@ static void finds_the_prompt_of_a_reply_that_nobody_reads(void **state)
         {"{\"usage\":{\"prompt_tokens\":12", -1}, /* it may be cut */
         {"", -1},
     };
-    (void) state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         uint64_t prompt = 99;
@@ -79,7 +76,6 @@ static void finds_the_prompt_of_a_reply_that_nobody_reads(void **state)
 
 static void reads_no_text_as_usage(void **state)
 {
-    (void) state;
     in_all_pieces("{\"text\":\"\\\"completion_tokens\\\":99\"}", 0);
     in_all_pieces("{\"usage\":{\"completion_tokens\":4},\"text\":\"\\\"completion_tokens\\\":99\"}",
                   4);
@@ -90,7 +86,6 @@ static void reads_no_text_as_usage(void **state)
 static void looks_at_the_end_of_a_long_answer(void **state)
 {
     static char text[5000];
-    (void) state;
 
     memset(text, 'x', 4500);
     strcpy(text + 4500, "\"usage\":{\"completion_tokens\":123}}");
@@ -105,7 +100,6 @@ static void finds_usage_that_much_stands_behind(void **state)
 {
     static const size_t pieces[] = {1, 7, 100, 300, 511, 512, 1500, 65536};
     static char text[4200];
-    (void) state;
 
     for (size_t before = 0; before < 600; before += 37)
         for (size_t i = 0; i < sizeof(pieces) / sizeof(*pieces); i++) {
@@ -130,7 +124,6 @@ static void finds_usage_that_leaves_as_it_comes(void **state)
 {
     static const char usage[] = "\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":123},";
     static char text[4200];
-    (void) state;
 
     for (size_t before = 0; before < 600; before += 3)
         for (size_t cut = before + 1; cut < before + 9; cut++)
@@ -152,7 +145,6 @@ static void finds_usage_that_leaves_as_it_comes(void **state)
 static void counts_events_where_there_are_some(void **state)
 {
     bt_leg_t leg = {.events = 9};
-    (void) state;
 
     assert_int_equal(bt_usage_tokens(&leg), 9);
 }

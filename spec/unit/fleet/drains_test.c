@@ -101,7 +101,6 @@ static void test_drained_on_one_drained_on_all(void **state)
 {
     replica_t a, b, late;
 
-    (void) state;
     rig_start(&a, "a", two, NULL);
     rig_start(&b, "b", two, NULL);
     drain(&a, 8001, true);
@@ -123,7 +122,6 @@ static void test_the_last_order_holds(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     rig_heartbeat(&b, 3);
@@ -142,7 +140,6 @@ static void test_a_pool_at_a_time_and_a_rank_at_a_time(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, one);
     rig_start(&b, "b", one, one);
     (void) add(&a, 8005, "rank0", 0);
@@ -166,7 +163,6 @@ static void test_wherever_it_appears_later(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", two, NULL);
     rig_start(&b, "b", one, NULL);
     (void) add(&a, 8005, "five", -1);
@@ -186,7 +182,6 @@ static void test_removal_ends_it(void **state)
 {
     replica_t a, b, late;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     (void) add(&a, 8005, "five", -1);
@@ -214,7 +209,6 @@ static void test_removal_on_one_does_not_make_others_serve(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     drain(&a, 8001, true);
@@ -236,7 +230,6 @@ static void test_added_anew_it_serves(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", two, NULL);
     drain(&b, 8002, true);
@@ -253,7 +246,6 @@ static void test_drained_while_another_adds_it(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", two, NULL);
     rig_heartbeat(&a, 3);
@@ -276,7 +268,6 @@ static void test_added_anew_it_serves_whoever_has_heard_of_what(void **state)
 {
     replica_t a, b, late;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     (void) add(&a, 8005, "five", -1);
@@ -307,7 +298,6 @@ static void test_removed_by_one_that_has_not_heard(void **state)
 {
     replica_t a, b, late;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     look(&b);
@@ -331,7 +321,6 @@ static void test_a_drain_by_a_late_clock(void **state)
     char value[160];
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     snprintf(value, sizeof(value),
@@ -367,7 +356,6 @@ static void test_a_drain_outlives_its_worker(void **state)
     const char *why = NULL;
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", two, NULL);
     assert_string_equal(described(&a), "\"drained\":[]}\n");
@@ -402,7 +390,6 @@ static void test_a_value_that_cannot_be_read_changes_nothing(void **state)
         "{\"stamp\":99999999999,\"pool\":\"default\",\"draining\":\"soft\"}", ""};
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     drain(&a, 8001, true);
@@ -436,7 +423,6 @@ static void test_names_that_nobody_could_find_again(void **state)
                                      BT_STR(" drain")};
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         (void) rig_ask((bt_store_op_t){.what = BT_STORE_TABLE_PUT,
@@ -454,7 +440,6 @@ static void test_an_epoch_of_somebody_elses(void **state)
                                          "x", "0123456789abcde "};
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     for (unsigned i = 0; i < sizeof(epochs) / sizeof(epochs[0]); i++) {
         drain(&a, 8001, true);
@@ -476,7 +461,6 @@ static void test_a_flushed_store_is_told_again(void **state)
 {
     replica_t a, b, late;
 
-    (void) state;
     rig_start(&a, "a", two, NULL);
     rig_start(&b, "b", two, NULL);
     drain(&a, 8001, true);
@@ -500,7 +484,6 @@ static void test_a_row_taken_away_is_an_end_of_it(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     drain(&a, 8001, true);
@@ -531,7 +514,6 @@ static void test_what_it_reads(void **state)
                                           ""};
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     for (unsigned i = 0; i < sizeof(nothing) / sizeof(nothing[0]); i++) {
         char field[64];
@@ -600,7 +582,6 @@ static void test_the_store_away(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     if (redis_program() == NULL)
         skip();
     rig_start(&a, "a", two, NULL);

@@ -15,7 +15,6 @@ static void test_replicas_come_and_go(void **state)
 {
     replica_t a, b, c;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     assert_int_equal(bt_fleet_replicas(a.fleet), 1);
     rig_heartbeat(&a, 3);
@@ -40,7 +39,6 @@ static void test_a_replica_without_a_word_runs_out(void **state)
 {
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     rig_put("replicas", "ghost#0", "{\"name\":\"ghost\"}", 60);
     TURN_UNTIL(&rig_loop, bt_fleet_replicas(a.fleet) == 2);
@@ -54,7 +52,6 @@ static void test_names_that_are_no_replicas(void **state)
                                      BT_STR("a\nb#0"), BT_STR("\xc2\x9b#0")};
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         (void) rig_ask((bt_store_op_t){.what = BT_STORE_TABLE_PUT,
@@ -73,7 +70,6 @@ static void test_two_of_one_name_are_two(void **state)
     bt_ledger_entry_t e = {0};
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "same", one, NULL);
     rig_start(&b, "same", one, NULL);
     bt_ledger_hold(&e, rig_worker(&a, 8001), BT_PHASE_PREFILL, 9);
@@ -89,7 +85,6 @@ static void test_a_flush_is_no_moment_of_being_alone(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     rig_start(&b, "b", none, NULL);
     TURN_UNTIL(&rig_loop, bt_fleet_replicas(a.fleet) == 2);
@@ -110,7 +105,6 @@ static void test_loads_of_the_others_add_up(void **state)
     bt_ledger_entry_t in_a = {0}, in_b = {0}, in_b2 = {0};
     replica_t a, b, c;
 
-    (void) state;
     rig_start(&a, "a", two, NULL);
     rig_start(&b, "b", two, NULL);
     rig_start(&c, "c", one, NULL); /* does not know the second worker */
@@ -146,7 +140,6 @@ static void test_a_worker_of_two_pools_is_one(void **state)
     bt_ledger_entry_t e = {0};
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, one);
     bt_ledger_hold(&e, rig_worker(&a, 8001), BT_PHASE_DECODE, 9);
@@ -173,7 +166,6 @@ static void test_a_dead_replicas_load_runs_out_and_nonsense_counts_nothing(void 
     char row[128];
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     bt_worker_t *w = rig_worker(&a, 8001);
     for (unsigned i = 0; i < sizeof(nonsense) / sizeof(nonsense[0]); i++) {
@@ -197,7 +189,6 @@ static void test_a_worker_that_is_down_elsewhere_is_looked_at(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", two, NULL);
     rig_start(&b, "b", two, NULL);
     set_up(rig_worker(&a, 8001));
@@ -219,7 +210,6 @@ static void test_an_open_breaker_elsewhere_makes_ours_quick(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", two, NULL);
     rig_start(&b, "b", two, NULL);
     bt_breaker_t *theirs = &rig_worker(&a, 8001)->breaker, *ours = &rig_worker(&b, 8001)->breaker;
@@ -246,7 +236,6 @@ static void test_a_call_reaches_all_once(void **state)
     char big[BT_FLEET_CALL_MAX + 1];
     replica_t a, b, late;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     rig_start(&b, "b", none, NULL);
     rig_heartbeat(&a, 2);
@@ -277,7 +266,6 @@ static void test_names_that_cannot_be_used(void **state)
     bt_fleet_t *fleet;
     bt_fleet_config_t config = {.store = rig_store, .replica = "a#b"};
 
-    (void) state;
     assert_int_equal(bt_fleet_new(&fleet, &rig_loop, &config, err, sizeof(err)), BT_E_CONFIG);
     assert_non_null(strstr(err, "'#'"));
     config.replica = "a\nb";
@@ -295,7 +283,6 @@ static void test_what_is_described(void **state)
     bt_text_t out;
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b\"quote", one, NULL);
     TURN_UNTIL(&rig_loop, bt_fleet_replicas(a.fleet) == 2);

@@ -58,7 +58,6 @@ static void test_a_choice_is_known_to_the_other(void **state)
     uint64_t prompt[20], longer[30];
     replica_t a, b;
 
-    (void) state;
     make(prompt, 20, 1);
     make(longer, 30, 1); /* the same beginning */
     rig_start(&a, "a", ours, NULL);
@@ -85,7 +84,6 @@ static void test_what_was_heard_is_not_told_again(void **state)
     uint64_t prompt[20];
     replica_t a, b;
 
-    (void) state;
     make(prompt, 20, 2);
     rig_start(&a, "a", ours, NULL);
     rig_start(&b, "b", theirs, NULL);
@@ -104,7 +102,6 @@ static void test_who_comes_late_reads_what_is_there(void **state)
     uint64_t prompt[20];
     replica_t a, late;
 
-    (void) state;
     make(prompt, 20, 3);
     rig_start(&a, "a", ours, NULL);
     assert_int_equal(bt_fleet_add_ring(a.fleet, ring), 0);
@@ -123,7 +120,6 @@ static void test_many_go_in_several_batches_and_too_many_are_counted(void **stat
     uint64_t told = 0;
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", ours, NULL);
     rig_start(&b, "b", theirs, NULL);
     assert_int_equal(bt_fleet_add_ring(a.fleet, ring), 0);
@@ -150,7 +146,6 @@ static void test_a_flushed_log_and_nonsense(void **state)
     uint64_t prompt[20];
     replica_t a, b;
 
-    (void) state;
     make(prompt, 20, 4);
     rig_start(&a, "a", ours, NULL);
     rig_start(&b, "b", theirs, NULL);

@@ -112,7 +112,6 @@ static void grants_the_limit_and_no_more(void **state)
     bt_store_t *store = open_store(NULL);
     struct gateway g;
     bt_quota_stats_t stats;
-    (void) state;
 
     new_space();
     open_gateway(&g, store, 4);
@@ -138,7 +137,6 @@ static void answers_from_the_chunk_at_once(void **state)
     bt_store_t *store = open_store(NULL);
     struct gateway g;
     bt_quota_take_t take = {.key = BT_STR("k"), .limit = 1600, .amount = 1, .window_ms = LONG_MS};
-    (void) state;
 
     new_space();
     open_gateway(&g, store, 1);
@@ -156,7 +154,6 @@ static void gives_back_to_the_unit(void **state)
 {
     bt_store_t *store = open_store(NULL);
     struct gateway a, b;
-    (void) state;
 
     new_space();
     open_gateway(&a, store, 2);
@@ -184,7 +181,6 @@ static void takes_what_was_used_beyond(void **state)
 {
     bt_store_t *store = open_store(NULL);
     struct gateway a, b;
-    (void) state;
 
     new_space();
     open_gateway(&a, store, 2);
@@ -210,7 +206,6 @@ static void gives_the_rest_back_when_idle(void **state)
 {
     bt_store_t *store = open_store(NULL);
     struct gateway a, b;
-    (void) state;
 
     new_space();
     open_gateway(&a, store, 1);
@@ -238,7 +233,6 @@ static void begins_anew_with_each_window(void **state)
     int64_t granted[SEEN] = {0};
     bool is_seen[SEEN] = {false};
     unsigned full = 0;
-    (void) state;
 
     new_space();
     open_gateway(&g[0], store, 2);
@@ -281,7 +275,6 @@ static void is_cancelled(void **state)
                                .window_ms = LONG_MS,
                                .cb = on_taken}},
                  b = a;
-    (void) state;
 
     new_space();
     open_gateway(&g, store, 1);
@@ -345,7 +338,6 @@ static void hold_the_limit_together(void **state)
 {
     static struct hammer all[QUOTAS];
     bt_store_t *store = open_store(NULL);
-    (void) state;
 
     assert_int_equal(hammer_all(all, store, 50000, 1), 50000);
     for (unsigned i = 0; i < QUOTAS; i++)
@@ -368,7 +360,6 @@ static void loops_share_what_was_leased(void **state)
 {
     static struct hammer all[2];
     bt_store_t *store = open_store(NULL);
-    (void) state;
 
     new_space();
     for (unsigned i = 0; i < 2; i++) {
@@ -403,7 +394,6 @@ static void holds_to_its_part_without_the_store(void **state)
     bt_store_t *store = open_store("redis://127.0.0.1:1");
     struct gateway g;
     bt_quota_stats_t stats;
-    (void) state;
 
     new_space();
     open_gateway(&g, store, 4);
@@ -445,7 +435,6 @@ static void is_exact_again_when_it_is_back(void **state)
     redis_server_t server;
     struct gateway a, b;
     char url[64];
-    (void) state;
 
     if (redis_program() == NULL)
         skip();
@@ -485,7 +474,6 @@ static void says_what_is_left(void **state)
 {
     bt_store_t *store = open_store(NULL);
     struct gateway a, b;
-    (void) state;
 
     new_space();
     open_gateway(&a, store, 2);
@@ -511,7 +499,6 @@ static void is_charged_whatever_the_limit(void **state)
         .key = BT_STR("k"), .limit = 1000, .amount = 900, .window_ms = LONG_MS};
     bt_store_t *store = open_store(NULL);
     struct gateway a, b;
-    (void) state;
 
     new_space();
     open_gateway(&a, store, 2);
@@ -536,7 +523,6 @@ static void leaves_room_for_others(void **state)
     bt_store_t *store = open_store(NULL);
     struct gateway g;
     bt_quota_take_t take = {.key = BT_STR("c"), .limit = 9, .amount = 1, .window_ms = LONG_MS};
-    (void) state;
 
     new_space();
     open_gateway(&g, store, 1);
@@ -557,7 +543,6 @@ static void takes_a_higher_limit_at_once(void **state)
 {
     bt_store_t *store = open_store(NULL);
     struct gateway g;
-    (void) state;
 
     new_space();
     open_gateway(&g, store, 1);

@@ -42,7 +42,6 @@ static void test_a_row_tells_word_and_loops(void **state)
     char wanted[64];
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     rig_heartbeat(&a, 2);
     const rig_answer_t all = rig_all("replicas");
@@ -58,7 +57,6 @@ static void test_who_may_have_minted_a_room(void **state)
 {
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     put_row("g", "{\"word\":8,\"loops\":2}");
     put_row("h", "{\"word\":9,\"loops\":1,\"more\":true}");
@@ -94,7 +92,6 @@ static void test_rows_that_tell_nothing_of_rooms(void **state)
     char name[8];
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     for (unsigned i = 0; i < count; i++) {
         snprintf(name, sizeof(name), "r%u", i);
@@ -117,7 +114,6 @@ static void test_who_is_gone_is_asked_no_more(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     rig_start(&b, "b", none, NULL); /* of one process, hence of one word */
     TURN_UNTIL(&rig_loop, ask(&a, room_of(bt_rooms_word())) == 1);

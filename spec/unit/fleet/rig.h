@@ -76,7 +76,6 @@ static inline int rig_setup(void **state)
 {
     char err[256];
 
-    (void) state;
     assert_int_equal(bt_loop_init(&rig_loop, 0), 0);
     assert_int_equal(bt_store_open(&rig_store, &(bt_store_config_t){0}, err, sizeof(err)), 0);
     assert_int_equal(bt_store_client_new(&rig_client, rig_store, &rig_loop, NULL, NULL), 0);
@@ -93,7 +92,6 @@ static inline int rig_teardown(void **state)
 {
     bool is_gone = false;
 
-    (void) state;
     bt_store_client_free(rig_client, rig_on_gone, &is_gone);
     TURN_UNTIL(&rig_loop, is_gone);
     bt_store_close(rig_store);

@@ -61,7 +61,6 @@ static void ordered_on_one_switched_on_all(void **state)
 {
     replica_t a, b, late;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     TURN_UNTIL(&rig_loop, bt_fleet_replicas(a.fleet) == 2 && bt_fleet_replicas(b.fleet) == 2);
@@ -101,7 +100,6 @@ static void who_cannot_ends_it_for_all(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     order(&a, BT_ROLE_DECODE);
@@ -123,7 +121,6 @@ static void an_unclear_end_ends_nothing(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     order(&a, BT_ROLE_DECODE);
@@ -146,7 +143,6 @@ static void who_adds_it_says_its_role(void **state)
     char err[256] = "";
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", none, NULL);
     rig_start(&b, "b", none, NULL);
     make_spec(&spec, BT_ROLE_HYBRID, "http://127.0.0.1:8001", NULL);
@@ -186,7 +182,6 @@ static void what_cannot_be_read_changes_nothing(void **state)
     };
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     for (unsigned i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         char value[160];

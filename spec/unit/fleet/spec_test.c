@@ -32,7 +32,6 @@ static void test_everything_comes_back(void **state)
 {
     bt_worker_spec_t spec;
 
-    (void) state;
     make_spec(&spec, BT_ROLE_PREFILL, "http://host:1/x@2", "MultiConnector");
     check_same(&spec);
     spec.name = text("p\"7");
@@ -83,7 +82,6 @@ static void test_what_is_new_is_passed_over_and_what_is_wrong_refused(void **sta
     };
     bt_worker_spec_t spec;
 
-    (void) state;
     assert_int_equal(read_text(&spec, "{\"url\":\"http://h:1\",\"colour\":{\"a\":[1]}}"), 0);
     assert_string_equal(spec.url, "http://h:1");
     assert_int_equal(spec.role, BT_ROLE_HYBRID);

@@ -49,7 +49,6 @@ static void test_added_on_one_known_to_all(void **state)
 {
     replica_t a, b, late;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     rig_heartbeat(&a, 2);
@@ -73,7 +72,6 @@ static void test_they_follow_within_two_heartbeats(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     rig_heartbeat(&a, 3);
@@ -91,7 +89,6 @@ static void test_the_configurations_own_stay(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", two, NULL);
     rig_start(&b, "b", one, NULL);
     add(&b, "default", 8002, NULL);
@@ -112,7 +109,6 @@ static void test_a_flushed_store_is_told_again(void **state)
 {
     replica_t a, b, late;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     add(&a, "default", 8005, NULL);
@@ -137,7 +133,6 @@ static void test_a_row_taken_away_is_forgotten(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     add(&a, "default", 8005, NULL);
@@ -158,7 +153,6 @@ static void test_the_highest_stamp_wins(void **state)
 {
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_put("workers", "default 127.0.0.1:8005@-1",
             "{\"stamp\":5,\"pool\":\"default\",\"worker\":{\"url\":\"http://127.0.0.1:8005\"}}", 0);
@@ -181,7 +175,6 @@ static void test_a_reload_does_not_lose_them(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_start(&b, "b", one, NULL);
     add(&a, "default", 8005, NULL);
@@ -197,7 +190,6 @@ static void test_what_is_not_taken_harms_nothing(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     rig_start(&a, "a", one, one);
     rig_start(&b, "b", one, NULL);
     add(&a, "more", 8005, NULL);       /* b has no such pool */
@@ -223,7 +215,6 @@ static void test_a_row_of_another_workers_field(void **state)
     "{\"stamp\":5,\"pool\":\"default\",\"worker\":{\"url\":\"" url "\"" more "}}"
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_put("workers", "default wrong", VALUE("http://127.0.0.1:8005", ""), 0);
     rig_put("workers", "default 127.0.0.1:8006@-1", VALUE("http://127.0.0.1:8007", ""), 0);
@@ -249,7 +240,6 @@ static void test_a_value_that_cannot_be_read_removes_nobody(void **state)
 {
     replica_t a;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     rig_put("workers", "default 127.0.0.1:8005@-1",
             "{\"stamp\":5,\"pool\":\"default\",\"worker\":{\"url\":\"http://127.0.0.1:8005\"}}", 0);
@@ -272,7 +262,6 @@ static void test_many_are_taken_in_some_at_a_time(void **state)
     replica_t a, late;
     unsigned most = 0;
 
-    (void) state;
     rig_start(&a, "a", one, NULL);
     for (unsigned i = 0; i < MANY; i++)
         add(&a, "default", 9000 + i, NULL);

@@ -41,7 +41,6 @@ static void test_call_to_nowhere(void **state)
 {
     int status;
 
-    (void) state;
     assert_non_null(mkdtemp(folder));
     snprintf(file, sizeof file, "%s/file", folder);
     snprintf(errors, sizeof errors, "%s/errors", folder);

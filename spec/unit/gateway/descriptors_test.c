@@ -21,7 +21,6 @@ static int divide(uint64_t limit, unsigned workers, unsigned max_connections)
 /* Whatever the limit: all parts fit, a client in three has two workers' connections, the operator is there. */
 static void test_everything_fits(void **state)
 {
-    (void) state;
     for (uint64_t limit = 60; limit < 2000000; limit += 1 + limit / 7)
         for (unsigned workers = 0; workers < 1000; workers += 1 + workers * 3) {
             if (divide(limit, workers, 0) < 0)
@@ -41,7 +40,6 @@ static void test_what_is_asked_for(void **state)
     unsigned most;
     unsigned long long need;
 
-    (void) state;
     assert_int_equal(divide(1024, 10, 100), 0);
     assert_int_equal(d.clients, 100);
     assert_true(d.workers > 700);
@@ -62,7 +60,6 @@ static void test_too_few(void **state)
 {
     unsigned long long need;
 
-    (void) state;
     assert_int_equal(divide(40, 1, 0), BT_E_CONFIG);
     assert_int_equal(sscanf(err,
                             "the limit of open files is 40: too few to serve clients, raise it to "

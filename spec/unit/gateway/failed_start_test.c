@@ -56,7 +56,6 @@ static void the_sockets_thread_is_waited_for(void **state)
     bt_gateway_t *gateway = NULL;
     bt_config_t config;
 
-    (void) state;
     if (bt_config_load(&config, argc, argv, err, sizeof(err)) < 0 ||
         bt_gateway_open(&gateway, &config, argc, argv, err, sizeof(err)) < 0)
         fail_msg("%s", err);

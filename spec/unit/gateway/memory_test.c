@@ -24,7 +24,6 @@ static void test_both_ways_out_are_right(void **state)
 {
     unsigned refused = 0;
 
-    (void) state;
     for (uint64_t held = MIB; held < 500 * MIB; held += 7 * MIB + 1)
         for (uint64_t limit = MIB; limit < 3000 * MIB; limit += 1 + limit / 3) {
             unsigned long long flag, need;
@@ -53,7 +52,6 @@ static void test_both_ways_out_are_right(void **state)
 
 static void test_words(void **state)
 {
-    (void) state;
     assert_int_equal(fits(200 * MIB, 92 * MIB, 1024 * MIB), BT_E_CONFIG);
     assert_string_equal(err,
                         "--max-buffered-bytes 1073741824: the limit is 200 MiB, which holds 88 MiB "

@@ -69,13 +69,11 @@ static void in_a_child(bool is_successor)
 
 static void a_successor_goes_on_in_what_it_inherits(void **state)
 {
-    (void) state;
     in_a_child(true);
 }
 
 static void nobody_else_does(void **state)
 {
-    (void) state;
     in_a_child(false);
 }
 

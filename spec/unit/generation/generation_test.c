@@ -83,14 +83,12 @@ static const char *version_of(const bt_generation_t *g)
 
 static int setup(void **state)
 {
-    (void) state;
     memset(&gs, 0, sizeof gs);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_generations_fini(&gs);
     return gs.live == 0 ? 0 : -1;
 }
@@ -99,7 +97,6 @@ static void test_nothing_serves_at_first(void **state)
 {
     bt_generation_t *none = bt_generation_pin(&gs);
 
-    (void) state;
     assert_null(none);
     bt_generation_unpin(&none);
     assert_int_equal(bt_generations_build(&gs, err, sizeof err), BT_E_INVAL);
@@ -110,7 +107,6 @@ static void test_a_pin_outlives_a_commit(void **state)
 {
     bt_generation_t *pin;
 
-    (void) state;
     assert_int_equal(serve(bundle_of(1, source_of("1", ""), NULL)), 1);
     pin = bt_generation_pin(&gs);
     assert_int_equal(serve(bundle_of(2, source_of("2", ""), NULL)), 1);
@@ -128,7 +124,6 @@ static void test_unpinning_what_serves_keeps_it(void **state)
 {
     bt_generation_t *pin;
 
-    (void) state;
     serve(bundle_of(1, source_of("1", ""), NULL));
     pin = bt_generation_pin(&gs);
     bt_generation_unpin(&pin);
@@ -141,7 +136,6 @@ static void test_unchanged_texts_are_shared(void **state)
     bt_policy_source_t *same = source_of("1", "");
     const bt_policy_t *vm;
 
-    (void) state;
     assert_int_equal(serve(bundle_of(1, bt_policy_source_ref(same), source_of("d", ""))), 2);
     vm = bt_generation_pool(gs.serving, "default", 0)->both;
     assert_int_equal(serve(bundle_of(2, bt_policy_source_ref(same), source_of("e", ""))), 1);
@@ -160,7 +154,6 @@ static void test_a_generation_leaves_something_to_the_next(void **state)
         2, source_of("2", ", start = function(params, old) error('old is ' .. old.left) end"),
         NULL);
 
-    (void) state;
     serve(bundle_of(1, source_of("1", ", handover = function(ctx) return { left = 'seven' } end"),
                     NULL));
     assert_int_equal(bt_generations_begin(&gs, b), 0);
@@ -174,7 +167,6 @@ static void test_an_abort_changes_nothing(void **state)
 {
     bt_policy_bundle_t *b = bundle_of(2, source_of("2", ""), NULL);
 
-    (void) state;
     serve(bundle_of(1, source_of("1", ""), NULL));
     assert_int_equal(bt_generations_begin(&gs, b), 0);
     assert_int_equal(bt_generations_begin(&gs, b), BT_E_INVAL);
@@ -189,7 +181,6 @@ static void test_a_text_that_fails_leaves_nothing_prepared(void **state)
 {
     bt_policy_bundle_t *b = bundle_of(2, source_of("2", ""), source_of("3", ", oops = 1"));
 
-    (void) state;
     serve(bundle_of(1, source_of("1", ""), NULL));
     assert_int_equal(bt_generations_begin(&gs, b), 0);
     assert_int_equal(build(), BT_E_POLICY);
@@ -205,7 +196,6 @@ static void test_at_most_four_live(void **state)
     bt_generation_t *pins[BT_GENERATIONS_MAX];
     bt_policy_bundle_t *b = bundle_of(9, source_of("9", ""), NULL);
 
-    (void) state;
     for (unsigned i = 0; i < BT_GENERATIONS_MAX; i++) {
         serve(bundle_of(i + 1, source_of("1", ""), NULL));
         pins[i] = bt_generation_pin(&gs);
@@ -227,7 +217,6 @@ static void test_pools_are_found_by_name(void **state)
     bt_policy_bundle_t *b;
     bt_policy_source_t *source = source_of("1", "");
 
-    (void) state;
     assert_int_equal(bt_bundle_new(&b, 1, 2), 0);
     assert_int_equal(bt_bundle_name(b, 0, "a"), 0);
     assert_int_equal(bt_bundle_name(b, 1, "b"), 0);
@@ -267,7 +256,6 @@ static void test_parameters_reach_start(void **state)
                          "end");
     bt_policy_bundle_t *b;
 
-    (void) state;
     serve(weighted(1, source, 3));
     b = weighted(2, source, 7);
     assert_int_equal(bt_generations_begin(&gs, b), 0);
@@ -282,7 +270,6 @@ static void test_other_parameters_are_another_vm(void **state)
     bt_policy_source_t *source = source_of("1", WITH_WEIGHT);
     bt_policy_bundle_t *b;
 
-    (void) state;
     assert_int_equal(serve(weighted(1, source, 3)), 1);
     assert_int_equal(serve(weighted(2, source, 3)), 0); /* equal, though another copy */
     assert_int_equal(serve(weighted(3, source, 4)), 1);
@@ -303,7 +290,6 @@ static void test_a_policy_that_is_named_twice_has_one_vm(void **state)
     bt_policy_t *all[BT_SLOT_COUNT];
     const struct bt_pool_policies *p;
 
-    (void) state;
     bt_policy_source_ref(one); /* a bundle takes one for each */
     bt_policy_source_ref(one);
     serve(bundle_of(1, one, one));
@@ -322,7 +308,6 @@ static void test_only_one_of_a_pool_may_route(void **state)
     bt_policy_source_t *one = source_of("1", ", route = function() end");
     bt_policy_bundle_t *b = bundle_of(1, one, source_of("2", ", route = function() end"));
 
-    (void) state;
     assert_int_equal(bt_generations_begin(&gs, b), 0);
     bt_bundle_unref(b);
     assert_int_equal(build(), BT_E_CONFIG);
@@ -338,7 +323,6 @@ static void test_a_shadow_that_fails_is_left_out(void **state)
     bt_policy_source_t *good = source_of("1", ""), *bad = source_of("2", ", oops = 1");
     bt_policy_bundle_t *b;
 
-    (void) state;
     assert_int_equal(bt_bundle_new(&b, 1, 2), 0);
     assert_int_equal(bt_bundle_name(b, 0, "default"), 0);
     assert_int_equal(bt_bundle_name(b, 1, "rules:try/shadow"), 0);
@@ -367,7 +351,6 @@ static void test_many_parts(void **state)
     bt_policy_bundle_t *b;
     char name[16];
 
-    (void) state;
     assert_int_equal(bt_bundle_new(&b, 1, 100), 0);
     for (unsigned i = 0; i < 100; i++) {
         snprintf(name, sizeof name, "%u", i);
@@ -406,7 +389,6 @@ static void test_the_loop_is_told(void **state)
     bt_timer_t late;
     int rc = 1;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     bt_timer_init(&loop, &late, on_late);
     bt_timer_start(&late, 60000);
@@ -433,7 +415,6 @@ static void test_an_abort_waits_for_no_thread(void **state)
     bt_policy_bundle_t *b =
         bundle_of(1, source_of("1", ", start = function() baton.sleep(200) end"), NULL);
 
-    (void) state;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     bt_generations_listen(&gs, &loop, NULL, NULL);
     assert_int_equal(bt_generations_begin(&gs, b), 0);
@@ -465,7 +446,6 @@ static void test_fini_tells_who_waits(void **state)
     bt_policy_bundle_t *b =
         bundle_of(1, source_of("1", ", start = function() baton.sleep(20) end"), NULL);
 
-    (void) state;
     told = 0;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     bt_generations_listen(&gs, &loop, on_end, NULL);
@@ -483,7 +463,6 @@ static void test_errors_are_counted_by_birth(void **state)
     bt_policy_errors_t e;
     char last[64] = "";
 
-    (void) state;
     bt_policy_errors_init(&e);
     assert_int_equal(bt_policy_errors_count(&e, 1, last, sizeof last), 0);
     bt_policy_errors_note(&e, 1, "one");

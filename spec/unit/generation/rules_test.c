@@ -35,7 +35,6 @@ static bt_rules_t *rules_of(const char *list)
 
 static int setup_group(void **state)
 {
-    (void) state;
     if (mkdtemp(folder) == NULL)
         return -1;
     snprintf(path, sizeof path, "%s/rules.lua", folder);
@@ -44,7 +43,6 @@ static int setup_group(void **state)
 
 static int teardown_group(void **state)
 {
-    (void) state;
     unlink(path);
     return rmdir(folder);
 }
@@ -96,7 +94,6 @@ static void test_texts(void **state)
 {
     bt_policy_request_t req = request();
 
-    (void) state;
     assert_fits("", &req, true);
     assert_fits("path = '/v1/chat/completions'", &req, true);
     assert_fits("path = '/v1/chat/'", &req, false);
@@ -120,7 +117,6 @@ static void test_flags_and_numbers(void **state)
 {
     bt_policy_request_t req = request();
 
-    (void) state;
     assert_fits("stream = true", &req, false);
     assert_fits("stream = false", &req, true);
     req.stream = true;
@@ -144,7 +140,6 @@ static void test_headers(void **state)
 {
     bt_policy_request_t req = request();
 
-    (void) state;
     add_header("X-Tier", "gold");
     assert_fits("headers = {}", &req, true);
     assert_fits("headers = { ['x-tier'] = 'gold' }", &req, true);
@@ -172,7 +167,6 @@ static void test_the_first_that_fits_decides(void **state)
     bt_policy_request_t req = request();
     bt_rule_match_t match;
 
-    (void) state;
     bt_rules_match(rules, &req, &match);
     assert_string_equal(match.rule, "two");
     assert_string_equal(match.target->pool, "b");
@@ -198,7 +192,6 @@ static void test_a_shadow_goes_on(void **state)
     const char *name;
     bool is_shadow;
 
-    (void) state;
     req.stream = true;
     bt_rules_match(rules, &req, &match);
     assert_string_equal(match.shadow_rule, "try"); /* the first one */
@@ -254,7 +247,6 @@ static void test_chance_keeps_the_weights(void **state)
     bool is_shadow;
     unsigned b;
 
-    (void) state;
     bt_rand_seed(7);
     b = count_b(rules, 10000, true); /* not sticky: the session says nothing */
     assert_in_range(b, 820, 1180);
@@ -273,7 +265,6 @@ static void test_small_weights(void **state)
     bt_rules_t *rules = rules_of("{ name = 'half', split = { { weight = 1, pool = 'a' }, "
                                  "{ weight = 1, pool = 'b' } } }");
 
-    (void) state;
     bt_rand_seed(7);
     assert_in_range(count_b(rules, 1000, false), 400, 600);
     bt_rules_unref(rules);
@@ -287,7 +278,6 @@ static void test_a_key_sticks(void **state)
     bt_policy_request_t req = request();
     unsigned both = 0;
 
-    (void) state;
     assert_in_range(count_b(rules, 10000, true), 820, 1180);
     assert_in_range(count_b(rules, 10000, false), 820, 1180); /* no key: chance */
     for (unsigned i = 0; i < 10000; i++) {
@@ -311,7 +301,6 @@ static void test_other_keys_stick(void **state)
     bt_rules_t *header = rules_of("{ name = 'r', sticky = 'header:x-user', " SPLIT("") " }");
     unsigned seen_b = 0;
 
-    (void) state;
     for (unsigned i = 0; i < 300; i++) {
         char key[32];
         bt_policy_request_t req = request();
@@ -342,7 +331,6 @@ static void test_a_thousand_rules(void **state)
     bt_rules_t *rules;
     size_t n = 0;
 
-    (void) state;
     assert_non_null(text);
     n += (size_t) sprintf(text, "return { api = 1, rules = {");
     for (unsigned i = 0; i < 1000; i++)
@@ -461,7 +449,6 @@ static const struct {
 
 static void test_mistakes_are_named(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
         bt_rules_t *rules = NULL;
         const int rc = load_text(&rules, mistakes[i].text);
@@ -482,7 +469,6 @@ static void test_too_many(void **state)
     bt_rules_t *rules = NULL;
     size_t n;
 
-    (void) state;
     assert_non_null(text);
     n = (size_t) sprintf(text,
                          "local t = {} for i = 1, %d do t[i] = { name = 'r' .. i, pool = 'p' "
@@ -511,7 +497,6 @@ static void test_same_content_is_the_same(void **state)
     bt_rules_t *c = rules_of("{ name = 'a', match = { model = 'm' }, pool = 'x', "
                              "policy = 'p', params = { w = 2 } }");
 
-    (void) state;
     assert_true(bt_rules_same(a, b));
     assert_false(bt_rules_same(a, c));
     assert_false(bt_rules_same(a, NULL));
@@ -531,7 +516,6 @@ static void test_pools_must_exist(void **state)
                                  "= 1 }, { weight = 1, pool = 'lonk' } } }");
     bt_rules_t *plain = rules_of("{ name = 'a', pool = 'zzzzzzzz' }");
 
-    (void) state;
     assert_int_equal(bt_rules_check_pools(good, pools, err, sizeof err), 0);
     assert_int_equal(bt_rules_check_pools(NULL, pools, err, sizeof err), 0);
     assert_int_equal(bt_rules_check_pools(split, pools, err, sizeof err), BT_E_CONFIG);
@@ -554,7 +538,6 @@ static void test_files_of_policies(void **state)
     const char *name;
     bool is_shadow;
 
-    (void) state;
     snprintf(expected, sizeof expected, "%s/sub/mine.lua", folder);
     assert_string_equal(bt_rules_variant(rules, 0, &name, &is_shadow)->policy, "mine");
     assert_string_equal(bt_rules_variant(rules, 1, &name, &is_shadow)->policy, expected);
@@ -588,7 +571,6 @@ static void test_what_is_pushed_is_read_apart(void **state)
         {"while true do end", "fleet/rules.lua:1: the code ran too long"},
     };
     bt_rules_t *rules = NULL;
-    (void) state;
 
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         assert_int_equal(
@@ -615,7 +597,6 @@ static void test_description_counts_hits(void **state)
     bt_rule_match_t match;
     bt_text_t out;
 
-    (void) state;
     for (unsigned i = 0; i < 3; i++)
         bt_rules_match(rules, &req, &match);
     req.model = BT_STR("other");
@@ -637,7 +618,6 @@ static void test_references(void **state)
 {
     bt_rules_t *rules = rules_of("{ name = 'a', pool = 'x' }");
 
-    (void) state;
     assert_ptr_equal(bt_rules_ref(rules), rules);
     bt_rules_unref(rules);
     assert_int_equal(bt_rules_count(rules), 1);

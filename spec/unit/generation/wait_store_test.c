@@ -31,7 +31,6 @@ static int setup(void **state)
 {
     const bt_store_config_t config = {.url = NULL};
     char err[128];
-    (void) state;
 
     seen = (struct seen){.times = 0};
     is_gone = false;
@@ -51,7 +50,6 @@ static void on_gone(void *user)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_wait_store_of_process(NULL);
     bt_quota_client_free(room.quotas);
     bt_store_client_free(room.store, on_gone, NULL);
@@ -116,7 +114,6 @@ static void ask(const bt_hook_op_t *hook_op)
 static void does_every_operation(void **state)
 {
     bt_hook_op_t hook_op = want_of(BT_STORE_COUNTER_ADD, "n");
-    (void) state;
 
     hook_op.store.amount = 5;
     ask(&hook_op);
@@ -151,7 +148,6 @@ static void does_every_operation(void **state)
 static void leases_are_the_gateways(void **state)
 {
     bt_hook_op_t hook_op = want_of(BT_STORE_LEASE_TAKE, "l");
-    (void) state;
 
     hook_op.store.ttl_ms = FAR_MS;
     ask(&hook_op);
@@ -174,7 +170,6 @@ static void answers_quotas_at_once_where_it_can(void **state)
     const bt_hook_op_t nap = {.kind = BT_HOOK_OP_SLEEP, .ms = 1};
     bt_hook_answer_t answer;
     bt_store_reply_t reply;
-    (void) state;
 
     hook_op.store.limit = 160;
     hook_op.store.amount = 1;
@@ -202,7 +197,6 @@ static void refunds_are_sent(void **state)
 {
     bt_hook_op_t take = want_of(BT_STORE_WINDOW_TAKE, "q"),
                  give = want_of(BT_STORE_WINDOW_GIVE, "q");
-    (void) state;
 
     take.store.limit = 10;
     take.store.amount = 10;
@@ -223,7 +217,6 @@ static void refunds_are_sent(void **state)
 static void writes_are_sent(void **state)
 {
     bt_hook_op_t add = want_of(BT_STORE_COUNTER_ADD, "n"), get = want_of(BT_STORE_CELL_GET, "n");
-    (void) state;
 
     add.store.amount = 1;
     for (unsigned i = 0; i < 20; i++)
@@ -237,7 +230,6 @@ static void is_given_up(void **state)
 {
     bt_hook_op_t get = want_of(BT_STORE_CELL_GET, "c"), take = want_of(BT_STORE_WINDOW_TAKE, "q");
     bt_wait_t *waits[3] = {NULL};
-    (void) state;
 
     take.store.limit = 10;
     take.store.amount = 1;
@@ -257,7 +249,6 @@ static void a_deadline_that_has_passed(void **state)
 {
     const bt_hook_op_t get = want_of(BT_STORE_CELL_GET, "c");
     bt_wait_t *wait = NULL;
-    (void) state;
 
     assert_int_equal(bt_wait_start(&wait, &room, &get, bt_clock_ms(), on_done, &seen), 0);
     TURN_UNTIL(&loop, seen.times == 1);
@@ -271,7 +262,6 @@ static void without_a_store(void **state)
     bt_hook_answer_t answer;
     bt_store_reply_t reply;
     bt_wait_t *wait = NULL;
-    (void) state;
 
     assert_true(bt_wait_store_now(&none, &get, &answer, &reply));
     assert_int_equal(answer.rc, BT_E_STORE_UNAVAILABLE);
@@ -297,7 +287,6 @@ static void blocks_for_the_process_store(void **state)
     const bt_wait_process_t process = {
         .store = store, .quotas = quotas, .space = "space", .replica = "gateway-1"};
     bt_hook_op_t hook_op = want_of(BT_STORE_TABLE_PUT, "t");
-    (void) state;
 
     bt_wait_store_of_process(&process);
     hook_op.store.field = BT_STR("f");
@@ -327,7 +316,6 @@ static void blocks_for_the_process_store(void **state)
 static void blocks_for_a_store_of_the_moment(void **state)
 {
     bt_hook_op_t hook_op = want_of(BT_STORE_COUNTER_ADD, "n");
-    (void) state;
 
     hook_op.store.amount = 1;
     block(&hook_op);
@@ -342,7 +330,6 @@ static void blocks_no_longer_than_it_may(void **state)
     bt_hook_op_t hook_op = want_of(BT_STORE_CELL_GET, "c");
     bt_store_t *away;
     char err[128];
-    (void) state;
 
     assert_int_equal(bt_store_open(&away, &config, err, sizeof(err)), 0);
     const bt_wait_process_t process = {
@@ -369,7 +356,6 @@ static void a_late_answer_is_none_of_the_hooks_time(void **state)
     const bt_hook_op_t hook_op = want_of(BT_STORE_CELL_GET, "c");
     bt_store_t *shared;
     bt_wait_t *wait = NULL;
-    (void) state;
 
     if (redis_program() == NULL)
         skip();

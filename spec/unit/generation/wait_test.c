@@ -28,7 +28,6 @@ static struct seen {
 static int setup(void **state)
 {
     struct sockaddr_storage addr;
-    (void) state;
 
     seen = (struct seen){.times = 0};
     listener = raw_listen(AF_INET, &addr);
@@ -47,7 +46,6 @@ static void hang_up(void)
 
 static int teardown(void **state)
 {
-    (void) state;
     hang_up();
     close(listener);
     bt_loop_fini(&loop);
@@ -168,7 +166,6 @@ static void sleeps(void **state)
     const bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_SLEEP, .ms = 20};
     const uint64_t from_ms = bt_clock_ms();
     bt_wait_t *wait = start(&hook_op, FAR_MS);
-    (void) state;
 
     wait_over();
     assert_int_equal(seen.rc, 0);
@@ -182,7 +179,6 @@ static void the_deadline_ends_a_sleep(void **state)
 {
     const bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_SLEEP, .ms = FAR_MS};
     bt_wait_t *wait = start(&hook_op, 20);
-    (void) state;
 
     wait_over();
     assert_int_equal(seen.rc, BT_E_TOTAL_TIMEOUT);
@@ -193,7 +189,6 @@ static void a_deadline_that_has_passed(void **state)
 {
     const bt_hook_op_t http = call_to("127.0.0.1", "/"), sleep_0 = {.kind = BT_HOOK_OP_SLEEP};
     bt_wait_t *wait = start(&sleep_0, 0);
-    (void) state;
 
     wait_over();
     assert_int_equal(seen.rc, BT_E_TOTAL_TIMEOUT);
@@ -210,7 +205,6 @@ static void a_deadline_that_has_passed(void **state)
 static void freed_and_started_again_from_inside(void **state)
 {
     const bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_SLEEP, .ms = 1};
-    (void) state;
 
     seen.frees = seen.restarts = true;
     (void) start(&hook_op, FAR_MS);
@@ -221,7 +215,6 @@ static void nothing_to_wait_for(void **state)
 {
     const bt_hook_op_t hook_op = {.kind = BT_HOOK_OP_NONE};
     bt_wait_t *wait = NULL;
-    (void) state;
 
     assert_int_equal(bt_wait_start(&wait, &room, &hook_op, bt_clock_ms() + 10, on_done, &seen),
                      BT_E_INVAL);
@@ -235,7 +228,6 @@ static void asks_and_hears(void **state)
     char heard[1024], expected[512];
     bt_hook_op_t hook_op = call_to("127.0.0.1", "/t?x=1");
     bt_wait_t *wait;
-    (void) state;
 
     hook_op.method = BT_STR("PUT");
     hook_op.body = BT_STR("hello");
@@ -266,7 +258,6 @@ static void a_name_is_looked_up(void **state)
     char heard[1024];
     const bt_hook_op_t hook_op = call_to("localhost", "/");
     bt_wait_t *wait;
-    (void) state;
 
     wait = start(&hook_op, FAR_MS);
     TURN_UNTIL(&loop, seen.times == 1 || wait_readable(listener, 0));
@@ -289,7 +280,6 @@ static void a_name_that_is_none(void **state)
     const bt_hook_op_t hook_op =
         call_to("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "/");
     bt_wait_t *wait = start(&hook_op, FAR_MS);
-    (void) state;
 
     wait_over();
     assert_int_equal(seen.rc, BT_E_RESOLVE);
@@ -302,7 +292,6 @@ static void nobody_listens(void **state)
     bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     bt_wait_t *wait;
     int gone = raw_listen(AF_INET, &addr);
-    (void) state;
 
     hook_op.port = ntohs(((struct sockaddr_in *) &addr)->sin_port);
     close(gone);
@@ -318,7 +307,6 @@ static void a_slow_server(void **state)
 {
     bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     bt_wait_t *wait;
-    (void) state;
 
     hook_op.ms = 40;
     wait = start(&hook_op, FAR_MS);
@@ -346,7 +334,6 @@ static void an_answer_that_is_too_large(void **state)
     const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
     bt_wait_t *wait;
-    (void) state;
 
     memset(much, 'x', sizeof(much));
     for (int chunked = 0; chunked < 2; chunked++) {
@@ -374,7 +361,6 @@ static void an_answer_of_just_the_limit(void **state)
     const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
     bt_wait_t *wait = start(&hook_op, FAR_MS);
-    (void) state;
 
     memset(much, 'x', sizeof(much));
     accept_peer();
@@ -399,7 +385,6 @@ static void broken_answers(void **state)
     const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
     bt_wait_t *wait;
-    (void) state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         seen.times = 0;
@@ -419,7 +404,6 @@ static void errors_are_answers(void **state)
     const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
     bt_wait_t *wait = start(&hook_op, FAR_MS);
-    (void) state;
 
     accept_peer();
     hear(heard, sizeof(heard), 0);
@@ -438,7 +422,6 @@ static void given_up_in_every_phase(void **state)
                        longer = {.kind = BT_HOOK_OP_SLEEP, .ms = 20};
     char heard[1024];
     bt_wait_t *wait;
-    (void) state;
 
     for (int phase = 0; phase < 7; phase++) {
         wait = start(phase == 0 ? &longer : phase == 1 ? &name : &hook_op, FAR_MS);
@@ -464,7 +447,6 @@ static void the_loop_ends_under_a_lookup(void **state)
 {
     const bt_hook_op_t name = call_to("localhost", "/"), number = call_to("127.0.0.1", "/");
     bt_wait_t *a = start(&name, FAR_MS), *b = start(&number, FAR_MS);
-    (void) state;
 
     bt_wait_free(&a);
     bt_wait_free(&b);
@@ -478,7 +460,6 @@ static void freed_from_inside_by_every_end(void **state)
                                           "garbage\r\n\r\n"};
     const bt_hook_op_t hook_op = call_to("127.0.0.1", "/");
     char heard[1024];
-    (void) state;
 
     seen.frees = true;
     for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
@@ -524,7 +505,6 @@ static void blocks_for_an_answer(void **state)
     const uint64_t from_ms = bt_clock_ms();
     char *body = NULL;
     pthread_t thread;
-    (void) state;
 
     assert_int_equal(bt_wait_blocking(&sleep_20, from_ms + FAR_MS, &answer, &body), 0);
     assert_int_equal(answer.rc, 0);

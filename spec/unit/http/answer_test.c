@@ -79,7 +79,6 @@ static void test_framings_at_every_cut(void **state)
         {"HTTP/1.1 200 OK\r\n\r\nuntil the end", "until the end", 200, false, true, false},
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         bt_str_t wire = bt_str(cases[i].wire);
         for (size_t cut = 0; cut <= wire.n; cut++) {
@@ -111,7 +110,6 @@ static void test_malformed_at_every_cut(void **state)
         "HTTP/1.1 20 OK\r\n\r\n",
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(wires) / sizeof(*wires); i++) {
         bt_str_t wire = bt_str(wires[i]);
         for (size_t cut = 0; cut <= wire.n; cut++) {
@@ -128,7 +126,6 @@ static void test_truncation_is_reset_at_every_length(void **state)
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     };
 
-    (void) state;
     for (size_t i = 0; i < 2; i++) {
         size_t whole = strlen(wires[i]);
         for (size_t n = 0; n < whole; n++) {
@@ -144,7 +141,6 @@ static void test_extra_bytes_are_left_alone(void **state)
     bt_str_t wire = BT_STR("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n");
     struct seen seen = read_cut(wire, wire.n, false, false);
 
-    (void) state;
     assert_int_equal(seen.rc, BT_ANSWER_END);
     assert_int_equal(seen.extra, 17);
 }
@@ -165,7 +161,6 @@ static void test_big_heads(void **state)
     static char text[200000];
     struct seen seen;
 
-    (void) state;
     for (unsigned n = 20; n < 127;
          n += 3) { /* beyond the inline headers, then beyond the inline bytes too */
         bt_str_t wire = make_head(text, sizeof(text), n, 8);
@@ -193,7 +188,6 @@ static void test_spans_live_in_the_answer(void **state)
     char *copy = malloc(wire.n);
     size_t at = 0;
 
-    (void) state;
     memcpy(copy, wire.p, wire.n);
     bt_answer_start(a, false);
     assert_int_equal(bt_answer_next(a, (bt_str_t){copy, wire.n}, &at, &body), BT_ANSWER_HEAD);

@@ -45,7 +45,6 @@ static int setup(void **state)
 {
     bt_server_config_t config;
 
-    (void) state;
     memset(&w, 0, sizeof(w));
     bt_log_set(BT_LOG_ERROR, false, 2);
     assert_int_equal(bt_budget_new(&w.budget, LOOPS, "client"), 0);
@@ -71,7 +70,6 @@ static void on_closed(void *arg)
 
 static int teardown(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < LOOPS; i++)
         bt_server_close(w.servers[i], on_closed, &w.closed);
     STEP_UNTIL(w.closed >= LOOPS, turn_all());
@@ -193,7 +191,6 @@ static void next_moment(void)
 
 static void the_oldest_idle_one_goes(void **state)
 {
-    (void) state;
     limit(3, 0, 2);
     const int busy = join(0);
     keep_busy(busy);
@@ -216,7 +213,6 @@ static void nobody_idle_is_503(void **state)
 {
     char text[2048];
 
-    (void) state;
     limit(1, 0, 2);
     const int busy = join(0);
     keep_busy(busy);
@@ -243,7 +239,6 @@ static void one_whose_request_has_come_is_not_idle(void **state)
 {
     char text[2048];
 
-    (void) state;
     limit(2, 0, 2);
     const int a = join(0), b = join(0);
     next_moment();
@@ -266,7 +261,6 @@ static void refusals_are_bounded(void **state)
     char text[2048];
     int late[4];
 
-    (void) state;
     limit(1, 0, 2);
     const int busy = join(0);
     keep_busy(busy);
@@ -290,7 +284,6 @@ static void refusals_are_bounded(void **state)
 /* It has just come, and its request will: nobody takes its place before that had time to. */
 static void a_new_one_is_not_idle_yet(void **state)
 {
-    (void) state;
     limit(1, 0, 2);
     const int a = join(0);
     const int b = join(0);
@@ -309,7 +302,6 @@ static void a_new_one_is_not_idle_yet(void **state)
 
 static void the_oldest_of_all_loops_goes(void **state)
 {
-    (void) state;
     limit(3, 0, 2);
     const int a = join(0);
     next_moment();
@@ -331,7 +323,6 @@ static void what_is_owed_is_paid_by_the_next_one(void **state)
 {
     char text[2048];
 
-    (void) state;
     limit(2, 0, 2);
     const int busy = join(0);
     keep_busy(busy);
@@ -353,7 +344,6 @@ static void what_is_owed_is_paid_by_the_next_one(void **state)
 /* Two come for one idle connection of another loop. */
 static void one_idle_connection_is_closed_for_one(void **state)
 {
-    (void) state;
     limit(2, 0, 2);
     const int busy = join(0);
     keep_busy(busy);
@@ -370,7 +360,6 @@ static void one_idle_connection_is_closed_for_one(void **state)
 
 static void a_peer_pays_for_itself(void **state)
 {
-    (void) state;
     limit(100, 2, 2);
     const int other = join_from(0, "127.0.0.2");
     next_moment();
@@ -394,7 +383,6 @@ static void a_peer_pays_for_itself(void **state)
 /* A client that gives way for its own address makes no other one give way. */
 static void a_peer_that_is_full_takes_no_other_place(void **state)
 {
-    (void) state;
     limit(3, 2, 2);
     const int other = join_from(0, "127.0.0.2");
     next_moment();
@@ -416,7 +404,6 @@ static void addresses_of_both_families_meet(void **state)
     socklen_t len = sizeof(any);
     int off = 0, listener = socket(AF_INET6, SOCK_STREAM, 0), theirs[2];
 
-    (void) state;
     limit(100, 1, 2);
     if (listener < 0 || setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) < 0 ||
         bind(listener, (struct sockaddr *) &any, sizeof(any)) < 0 || listen(listener, 4) < 0) {
@@ -525,7 +512,6 @@ static void idle_connections_to_workers_make_place(void **state)
     struct leg legs[4];
     int fds[4];
 
-    (void) state;
     limit(10, 0, 2);
     start_workers();
     start_leg(&legs[0], 0);
@@ -557,7 +543,6 @@ static void a_call_that_waits_can_be_cancelled(void **state)
     struct leg legs[3];
     int fds[2];
 
-    (void) state;
     limit(10, 0, 2);
     start_workers();
     start_leg(&legs[0], 0);
@@ -585,7 +570,6 @@ static void an_idle_client_gives_its_descriptor(void **state)
     struct leg leg;
     struct rlimit old, tight;
 
-    (void) state;
     limit(10, 0, 2);
     start_workers();
     const int a = join(0), b = join(0);
@@ -633,7 +617,6 @@ static void it_is_told_once_by_all_loops(void **state)
     pthread_t other;
     int log[2];
 
-    (void) state;
     limit(1, 0, 2);
     assert_int_equal(pipe2(log, O_NONBLOCK | O_CLOEXEC), 0);
     bt_log_set(BT_LOG_WARN, false, log[1]);

@@ -35,7 +35,6 @@ static void test_good_body_at_every_pair_of_cuts(void **state)
     char out[64];
     size_t len, used;
 
-    (void) state;
     for (size_t a = 0; a <= wire.n; a++) {
         for (size_t b = a; b <= wire.n; b++) {
             assert_int_equal(decode(wire, a, b, out, &len, &used), BT_CHUNK_END);
@@ -74,7 +73,6 @@ static void test_malformed(void **state)
     char out[64];
     size_t len, used;
 
-    (void) state;
     for (size_t i = 0; i < sizeof(wires) / sizeof(*wires); i++) {
         bt_str_t wire = bt_str(wires[i]);
         for (size_t cut = 0; cut <= wire.n; cut++) {
@@ -90,7 +88,6 @@ static void test_overhead_is_bounded(void **state)
     char out[8];
     size_t len, used;
 
-    (void) state;
     memset(wire, 'x', sizeof(wire));
     memcpy(wire, "1;", 2);
     assert_int_equal(decode((bt_str_t){wire, sizeof(wire)}, 0, 0, out, &len, &used), BT_E_HTTP);

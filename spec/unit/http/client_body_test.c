@@ -8,7 +8,6 @@ static void test_short_chunks_of_a_read_are_joined(void **state)
     rig_call_t c = {0};
     int n, len;
 
-    (void) state;
     int fd = start_and_read(&c);
     n = snprintf(wire, sizeof(wire), "%s",
                  "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -69,7 +68,6 @@ static void test_any_chunks_in_any_reads(void **state)
     rig_call_t c = {.at = RIG_ON_BODY, .act = pause_sometimes};
     char body[sizeof(c.body)], wire[65536];
 
-    (void) state;
     for (size_t i = 0; i < sizeof(body); i++)
         body[i] = "\r\n0a"[draw(4)];
     for (unsigned round = 0; round < 200; round++) {

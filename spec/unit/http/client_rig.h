@@ -72,7 +72,6 @@ static void rig_use(const bt_upstream_config_t *config)
 
 static int rig_setup(void **state)
 {
-    (void) state;
     memset(&rig, 0, sizeof(rig));
     assert_int_equal(bt_loop_init(&rig.loop, 0), 0);
     rig.listener = rig_listen(&rig.addr, 64);
@@ -82,7 +81,6 @@ static int rig_setup(void **state)
 
 static int rig_teardown(void **state)
 {
-    (void) state;
     if (rig.up != NULL)
         bt_upstream_free(rig.up);
     bt_loop_fini(&rig.loop);

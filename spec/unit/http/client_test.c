@@ -13,7 +13,6 @@ static void test_answer_fills_the_call(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     int fd = start_and_read(&c);
     worker_write(fd, "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 429 Slow Down\r\nRetry-After: "
                      "7\r\nContent-Length: 5\r\n\r\n");
@@ -40,7 +39,6 @@ static void test_chunked_byte_by_byte(void **state)
                                "3\r\nhel\r\n2;x\r\nlo\r\n0\r\nT: 1\r\n\r\n";
     rig_call_t c = {0};
 
-    (void) state;
     int fd = start_and_read(&c);
     for (size_t i = 0; i + 1 < sizeof(wire); i++) {
         assert_int_equal(c.ends, 0);
@@ -59,7 +57,6 @@ static void test_answer_until_eof(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     int fd = start_and_read(&c);
     worker_write(fd, "HTTP/1.0 200 OK\r\n\r\nall of it");
     pump_until(c.body_len == 9);
@@ -83,7 +80,6 @@ static void test_head_request_has_no_body(void **state)
                                     {"AD / HTTP/1.1\r\nHost: w\r\n\r\n", 26, NULL}};
     rig_call_t c = {0};
 
-    (void) state;
     rig_start_with(&c, head, 2, NULL);
     int fd = worker_accept();
     worker_read(fd, "\r\n\r\n");
@@ -104,7 +100,6 @@ static void test_connection_is_not_kept(void **state)
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok?", /* a byte too many */
     };
 
-    (void) state;
     for (size_t i = 0; i < 3; i++) {
         rig_call_t c = {0};
         int fd = start_and_read(&c);
@@ -143,7 +138,6 @@ static void test_early_answer(void **state)
     struct bt_slice request[2];
     rig_call_t c = {0};
 
-    (void) state;
     start_upload(&c, request, big_buf(32 << 20), NULL);
     int fd = worker_accept();
     for (int i = 0; i < 50; i++)
@@ -165,7 +159,6 @@ static void test_answer_before_reset_of_an_upload(void **state)
     struct bt_slice request[2];
     rig_call_t c = {0};
 
-    (void) state;
     start_upload(&c, request, big_buf(32 << 20), NULL);
     int fd = worker_accept();
     pump_until(c.call->sent_us == 0 && recv(fd, (char[1]){0}, 1, MSG_PEEK) == 1);
@@ -184,7 +177,6 @@ static void test_upload_that_nobody_reads_stalls(void **state)
     bt_call_timeouts_t timeouts = {.stall_ms = 80};
     rig_call_t c = {0};
 
-    (void) state;
     start_upload(&c, request, big_buf(32 << 20), &timeouts);
     int fd = worker_accept();
     pump_until(c.fails == 1);
@@ -205,7 +197,6 @@ static void test_slow_upload_goes_on(void **state)
     rig_call_t c = {0};
     size_t left = 54 + (32 << 20);
 
-    (void) state;
     start_upload(&c, request, big_buf(32 << 20), &timeouts);
     int fd = worker_accept();
     while (left > 0) {
@@ -242,7 +233,6 @@ static void test_truncated_and_malformed(void **state)
         {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhello\r\n", BT_E_UPSTREAM_HTTP},
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         rig_call_t c = {0};
         int fd = start_and_read(&c);
@@ -263,7 +253,6 @@ static void test_connect_refused(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     close(rig.listener);
     rig_start(&c);
     pump_until(c.fails == 1);
@@ -281,7 +270,6 @@ static void test_own_shortage_is_told_from_the_loop(void **state)
     rig_call_t c = {0};
     int next = dup(0);
 
-    (void) state;
     close(next);
     getrlimit(RLIMIT_NOFILE, &old);
     none = (struct rlimit){(rlim_t) next, old.rlim_max};
@@ -320,7 +308,6 @@ static void test_connect_timeout(void **state)
     int fds[FILLERS];
     rig_call_t c = {0};
 
-    (void) state;
     use_full_listener(fds);
     rig_start_timed(
         &c, (bt_call_timeouts_t){.connect_ms = 60, .first_byte_ms = 5000, .total_ms = 10000});
@@ -362,7 +349,6 @@ static void test_deadlines(void **state)
         .connect_ms = 5000, .first_byte_ms = 9000, .stall_ms = 9000, .total_ms = 60};
     const bt_call_timeouts_t stall_only = {.stall_ms = 60};
 
-    (void) state;
     expect_deadline("", first, BT_E_FIRST_BYTE_TIMEOUT);
     expect_deadline("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1", first, BT_E_FIRST_BYTE_TIMEOUT);
     expect_deadline(OK_HEAD, first,
@@ -378,7 +364,6 @@ static void test_trickle_outlives_the_stall_deadline(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     rig_start_timed(&c, (bt_call_timeouts_t){.first_byte_ms = 400, .stall_ms = 400});
     int fd = worker_accept();
     worker_read(fd, "\r\n\r\n");
@@ -401,7 +386,6 @@ static void test_silence_counts_from_the_last_byte(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     rig_start_timed(&c, (bt_call_timeouts_t){.stall_ms = 100000});
     int fd = worker_accept();
     worker_read(fd, "\r\n\r\n");
@@ -433,7 +417,6 @@ static void test_stale_connection_is_retried_unseen(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     int fd = rig_exchange(-1);
     close(fd); /* and the loop does not turn: the client cannot know yet */
     rig_start(&c);
@@ -453,7 +436,6 @@ static void test_stale_connection_is_retried_once(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     int fd = rig_exchange(-1);
     rig_start(&c);
     worker_read(fd, "\r\n\r\n");
@@ -483,7 +465,6 @@ static void test_once_is_never_sent_twice(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     int fd = rig_exchange(-1);
     rig_start(&c);
     c.call->once = true;
@@ -503,7 +484,6 @@ static void test_no_retry_after_an_answer_byte(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     int fd = rig_exchange(-1);
     rig_start(&c);
     worker_read(fd, "\r\n\r\n");
@@ -521,7 +501,6 @@ static void test_no_retry_after_a_deadline(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     int fd = rig_exchange(-1);
     rig_start_timed(&c, (bt_call_timeouts_t){.first_byte_ms = 50});
     worker_read(fd, "\r\n\r\n");
@@ -552,7 +531,6 @@ static void test_farewell_is_not_an_answer(void **state)
     rig_call_t b = {0}, a = {.at = RIG_ON_END, .act = start_other, .arg = &b};
     rig_call_t other = {0};
 
-    (void) state;
     int fd_a = start_and_read(&a);
     rig_start(&other); /* a second connection, which becomes idle */
     int fd_b = worker_accept();
@@ -607,7 +585,6 @@ static void test_cancel_in_every_state(void **state)
                                        "HTTP/1.1 200 OK\r\nCont", OK_HEAD, OK_HEAD "hel"};
     rig_call_t c = {0};
 
-    (void) state;
     rig_start(&c); /* before the loop has turned: connecting */
     cancel_and_free(&c, NULL);
     expect_silence(&c, worker_accept());
@@ -633,7 +610,6 @@ static void test_cancel_of_a_connect_that_hangs(void **state)
     int fds[FILLERS];
     rig_call_t c = {0};
 
-    (void) state;
     use_full_listener(fds);
     rig_start_timed(&c, (bt_call_timeouts_t){.connect_ms = 30, .total_ms = 30});
     for (int i = 0; i < 5; i++)
@@ -651,7 +627,6 @@ static void test_cancel_of_an_upload(void **state)
     struct bt_slice request[2];
     rig_call_t c = {0};
 
-    (void) state;
     bt_buf_t *body = big_buf(32 << 20);
     request[0] =
         (struct bt_slice){body->data, body->len, NULL}; /* not owned: free to go after the cancel */
@@ -669,7 +644,6 @@ static void test_cancel_from_callbacks(void **state)
 {
     rig_call_t c = {.at = RIG_ON_HEAD, .act = cancel_and_free};
 
-    (void) state;
     int fd = start_and_read(&c);
     worker_write(fd, OK_HEAD "hello");
     pump_until(c.heads == 1);
@@ -702,7 +676,6 @@ static void test_next_call_from_on_end_takes_the_same_connection(void **state)
 {
     rig_call_t b = {0}, a = {.at = RIG_ON_END, .act = start_other, .arg = &b};
 
-    (void) state;
     int fd = start_and_read(&a);
     worker_write(fd, OK_HEAD "hello");
     pump_until(a.ends == 1);
@@ -727,7 +700,6 @@ static void test_cancel_of_another_call_in_the_same_turn(void **state)
 {
     rig_call_t b = {0}, a = {.at = RIG_ON_FAIL, .act = cancel_other, .arg = &b};
 
-    (void) state;
     int fd_a = start_and_read(&a);
     rig_start(&b);
     int fd_b = worker_accept();
@@ -771,7 +743,6 @@ static void test_paused_call_holds_no_memory(void **state)
     rig_call_t c = {.at = RIG_ON_BODY, .act = pause_now};
     size_t done = 0;
 
-    (void) state;
     int fd = start_and_read(&c);
     worker_write(fd, "HTTP/1.1 200 OK\r\nContent-Length: 52428800\r\n\r\n");
     while (c.ends == 0) {
@@ -805,7 +776,6 @@ static void test_clocks_stand_still_while_paused(void **state)
 {
     rig_call_t c = {.at = RIG_ON_BODY, .act = pause_now};
 
-    (void) state;
     rig_start_timed(&c, (bt_call_timeouts_t){.first_byte_ms = 60, .stall_ms = 60});
     bt_call_pause(c.call); /* before it is even connected */
     int fd = worker_accept();
@@ -842,7 +812,6 @@ static void test_the_first_byte_is_still_due_after_a_pause(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     rig_start_timed(&c, (bt_call_timeouts_t){.first_byte_ms = 60});
     int fd = worker_accept();
     worker_read(fd, "\r\n\r\n");
@@ -859,7 +828,6 @@ static void test_end_is_read_after_the_pause(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     int fd = start_and_read(&c);
     worker_write(fd, OK_HEAD);
     pump_until(c.heads == 1);

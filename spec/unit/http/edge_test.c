@@ -89,7 +89,6 @@ static void the_client_is_the_right_most_stranger(void **state)
          "203.0.113.7"},
     };
 
-    (void) state;
     believe(BT_EDGE_X_FORWARDED_FOR, "10.0.0.0/8", "fd00::/8");
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_int_equal(check("10.0.0.1", "h", cases[i].lines), 0);
@@ -117,7 +116,6 @@ static void forwarded_and_real_ip_are_read_where_they_are_the_one(void **state)
         {FOR "6.6.6.6" END, "10.0.0.1"},
     };
 
-    (void) state;
     believe(BT_EDGE_FORWARDED, "10.0.0.0/8", NULL);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         assert_int_equal(check("10.0.0.1", "h", cases[i].lines), 0);
@@ -134,7 +132,6 @@ static void a_long_chain_ends(void **state)
 {
     static char lines[60000] = FOR "6.6.6.6";
 
-    (void) state;
     believe(BT_EDGE_X_FORWARDED_FOR, "10.0.0.0/8", NULL);
     for (unsigned i = 0; i < BT_EDGE_HOPS_MAX - 1; i++)
         strcat(lines, ", 10.0.0.2");
@@ -149,7 +146,6 @@ static void a_long_chain_ends(void **state)
 
 static void what_strangers_say_is_taken_out(void **state)
 {
-    (void) state;
     believe(BT_EDGE_X_FORWARDED_FOR, "10.0.0.0/8", NULL);
     assert_int_equal(check(NULL, "h",
                            "A: 1" END FOR "127.0.0.1" END "x-forwarded-proto: https" END
@@ -164,7 +160,6 @@ static void what_strangers_say_is_taken_out(void **state)
 
 static void workers_get_one_address_from_a_proxy(void **state)
 {
-    (void) state;
     believe(BT_EDGE_X_FORWARDED_FOR, "10.0.0.0/8", NULL);
     assert_int_equal(check("10.0.0.1", "h",
                            "A: 1" END "X-Real-IP: 6.6.6.6" END FOR "6.6.6.6" END
@@ -178,7 +173,6 @@ static void workers_get_one_address_from_a_proxy(void **state)
 
 static void without_a_list_any_host_is_served(void **state)
 {
-    (void) state;
     edge = (bt_edge_t){0};
     assert_int_equal(check(NULL, "evil.example", ""), 0);
     assert_int_equal(check(NULL, "", ""), 0);
@@ -195,7 +189,6 @@ static void with_a_list_others_are_misdirected(void **state)
         "",     "evil.example", "api.example.evil", "xapi.example", "[api.example]",
         "[::1", "10.0.0",       "localhost.evil",   "api.example.", "1.2.3.4.evil"};
 
-    (void) state;
     edge = (bt_edge_t){.hosts = names, .listener = "gw.internal"};
     for (size_t i = 0; i < sizeof(served) / sizeof(served[0]); i++)
         if (check(NULL, served[i], "") != 0)

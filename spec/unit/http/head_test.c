@@ -35,7 +35,6 @@ static unsigned request_z(const char *text)
 
 static void refuses_what_is_malformed(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < BAD_HEADS; i++) {
         unsigned status = request(bad_heads[i].bytes, bad_heads[i].n);
         if (status != bad_heads[i].status)
@@ -46,7 +45,6 @@ static void refuses_what_is_malformed(void **state)
 /* Scanning in pieces gives what scanning at once gives, at the same byte. */
 static void scan_is_the_same_however_it_is_cut(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < BAD_HEADS; i++) {
         const char *p = bad_heads[i].bytes;
         size_t n = bad_heads[i].n, all = 0, bytewise = 0;
@@ -64,7 +62,6 @@ static void scan_is_the_same_however_it_is_cut(void **state)
 
 static void scan_stops_at_the_blank_line(void **state)
 {
-    (void) state;
     static const char text[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\nGET\n\n";
     size_t seen = 0;
 
@@ -74,7 +71,6 @@ static void scan_stops_at_the_blank_line(void **state)
 
 static void size_limit_is_exact(void **state)
 {
-    (void) state;
     char *p = malloc(BT_HTTP_HEAD_MAX + 1);
     int start = sprintf(p, "GET / HTTP/1.1\r\nHost: h\r\nX: ");
     memset(p + start, 'a', BT_HTTP_HEAD_MAX + 1 - (size_t) start);
@@ -88,7 +84,6 @@ static void size_limit_is_exact(void **state)
 
 static void count_limit_is_exact(void **state)
 {
-    (void) state;
     char text[4096] = "GET / HTTP/1.1\r\nHost: h\r\n";
     for (unsigned i = 1; i < BT_HTTP_HEADERS_MAX; i++)
         strcat(text, "X: y\r\n");
@@ -104,7 +99,6 @@ static void count_limit_is_exact(void **state)
 
 static void reads_a_request(void **state)
 {
-    (void) state;
     assert_int_equal(
         request_z("POST /v1/chat?a=b?c HTTP/1.1\r\nHost: h:80\r\nContent-Length: 12\r\n"
                   "X-A: \t a b \t\r\nX-Empty:\r\nX-Obs: \xff\r\n\r\n"),
@@ -126,7 +120,6 @@ static void reads_a_request(void **state)
 
 static void reads_targets(void **state)
 {
-    (void) state;
     assert_int_equal(request_z("GET http://other:1/p?q HTTP/1.1\r\nHost: OTHER:1\r\n\r\n"), 0);
     IS(head.path, "/p");
     IS(head.query, "q");
@@ -142,7 +135,6 @@ static void reads_targets(void **state)
 
 static void reads_methods(void **state)
 {
-    (void) state;
     static const char *const names[] = {"GET",    "HEAD",  "POST",    "PUT",
                                         "DELETE", "PATCH", "OPTIONS", "TRACE"};
     for (unsigned i = 0; i <= BT_METHOD_OTHER; i++) {
@@ -155,7 +147,6 @@ static void reads_methods(void **state)
 
 static void keep_alive_follows_version_and_connection(void **state)
 {
-    (void) state;
     static const struct {
         const char *text;
         bool keep;
@@ -182,7 +173,6 @@ static int response(const char *text)
 
 static void reads_responses(void **state)
 {
-    (void) state;
     assert_int_equal(response("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nServer: \r\n\r\n"), 0);
     assert_int_equal(head.status, 200);
     assert_int_equal(head.length, 3);
@@ -197,7 +187,6 @@ static void reads_responses(void **state)
 
 static void refuses_malformed_responses(void **state)
 {
-    (void) state;
     static const char *const cases[] = {
         "HTTP/2.0 200 OK\r\n\r\n",
         "HTTP/1.1 20 OK\r\n\r\n",

@@ -254,7 +254,6 @@ static void each_is_refused(void **state)
     uint64_t ended = 0;
     bt_http2_counts_t now;
 
-    (void) state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         requests = w.requests;
         greet();
@@ -281,7 +280,6 @@ static void a_wrong_preface_is_refused(void **state)
 {
     static const char magic[] = NGHTTP2_CLIENT_MAGIC;
 
-    (void) state;
     for (size_t at = 1; at < sizeof(magic) - 1; at++) {
         char wrong[sizeof(magic)];
         memcpy(wrong, magic, sizeof(magic));
@@ -298,7 +296,6 @@ static void a_wrong_preface_is_refused(void **state)
 /* After the preface SETTINGS must come (RFC 9113 3.4). */
 static void a_preface_without_settings_is_refused(void **state)
 {
-    (void) state;
     dial();
     say_preface();
     say_head(WHOLE, 1, GET);

@@ -239,7 +239,6 @@ static int start_http2(void **state)
 {
     bt_server_config_t config;
 
-    (void) state;
     bt_log_set(BT_LOG_ERROR, false, 2);
     bt_server_config_defaults(&config);
     config.has_http2 = true;

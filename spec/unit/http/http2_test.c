@@ -44,7 +44,6 @@ static void expect_ends(enum bt_http2_end cause, unsigned count)
 
 static void a_request_is_an_exchange(void **state)
 {
-    (void) state;
     say_head(WHOLE, 1, ASK("GET", "/a?b=1"));
     SEEN(seen.streams[1].ended);
     assert_int_equal(seen.streams[1].status, 200);
@@ -59,7 +58,6 @@ static void a_request_is_an_exchange(void **state)
 
 static void its_head_is_the_whole_answer(void **state)
 {
-    (void) state;
     say_head(WHOLE, 1, ASK("HEAD", "/a"));
     SEEN(seen.streams[1].ended);
     assert_int_equal(seen.streams[1].status, 200);
@@ -69,7 +67,6 @@ static void its_head_is_the_whole_answer(void **state)
 
 static void http1_is_served_on_the_same_port(void **state)
 {
-    (void) state;
     dial();
     say("GET /a HTTP/1.1\r\nHost: h\r\n\r\n");
     UNTIL(has("GET /a||0:"));
@@ -85,7 +82,6 @@ static void it_is_not_served_where_it_is_off(void **state)
 {
     bt_server_config_t config;
 
-    (void) state;
     bt_server_config_defaults(&config);
     restart_with(config);
     say_preface();
@@ -98,7 +94,6 @@ static void a_preface_may_come_byte_by_byte(void **state)
 {
     static const char magic[] = NGHTTP2_CLIENT_MAGIC;
 
-    (void) state;
     dial();
     see_nothing();
     for (size_t i = 0; i < sizeof(magic) - 1; i++)
@@ -113,7 +108,6 @@ static void frames_may_come_byte_by_byte(void **state)
     char frame[512];
     size_t n;
 
-    (void) state;
     n = put_block(frame + 9, POST);
     n += put_head(frame, HEADERS, END_HEADERS, 1, n);
     n += put_head(frame + n, DATA, END_STREAM, 1, 2);
@@ -131,7 +125,6 @@ static void large_bodies_arrive_whole(void **state)
     static char piece[16384];
     const int64_t pieces = 400, n = sizeof(piece); /* 6.5 MB: over both windows */
 
-    (void) state;
     w.mode = KEEP;
     for (unsigned stream = 1; stream <= 3; stream += 2) {
         say_head(END_HEADERS, stream, stream == 1 ? POST : POST ";content-length=6553600");
@@ -154,7 +147,6 @@ static void large_bodies_arrive_whole(void **state)
 
 static void headers_become_those_of_http1(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     say_head(WHOLE, 1, GET ";cookie=a;cookie=b;host=h;x-y=z");
     SEEN(w.held != NULL);
@@ -171,7 +163,6 @@ static void crumbs_of_cookies_are_headers_like_others(void **state)
     char block[16384];
     size_t n = put_block(block, GET);
 
-    (void) state;
     w.mode = KEEP;
     for (unsigned i = 0; i < 100; i++)
         n += put_block(block + n, i % 2 == 0 ? "cookie=ab" : "x=y");
@@ -190,7 +181,6 @@ static void crumbs_of_cookies_are_headers_like_others(void **state)
 
 static void continue_is_answered(void **state)
 {
-    (void) state;
     say_head(END_HEADERS, 1, POST ";expect=100-continue");
     SEEN(seen.streams[1].status == 100);
     say_frame(DATA, END_STREAM, 1, "x", 1);
@@ -201,7 +191,6 @@ static void streams_are_answered_in_any_order(void **state)
 {
     bt_exchange_t *first, *second;
 
-    (void) state;
     w.mode = KEEP;
     say_head(WHOLE, 1, GET);
     SEEN(w.held != NULL);
@@ -224,7 +213,6 @@ static void a_turn_is_one_frame(void **state)
 {
     bt_buf_t *buf = bt_buf_new(64);
 
-    (void) state;
     memcpy(buf->data, "abcdef", 6);
     w.mode = KEEP;
     say_head(WHOLE, 1, GET);
@@ -245,7 +233,6 @@ static void a_turn_is_one_frame(void **state)
 
 static void a_reset_tells_the_handler_once(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     say_head(WHOLE, 1, GET);
     SEEN(w.held != NULL);
@@ -275,7 +262,6 @@ static void end_the_other(bt_exchange_t *x)
 /* The connection goes with two streams, and the handler of the first ends the other: one is gone, one ended, nothing twice. */
 static void gone_may_end_another(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     for (unsigned i = 0; i < 2; i++) {
         say_head(WHOLE, 2 * i + 1, GET);
@@ -294,7 +280,6 @@ static void gone_may_end_another(void **state)
 
 static void an_abort_shows_that_the_answer_is_cut(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     say_head(WHOLE, 1, GET);
     SEEN(w.held != NULL);
@@ -313,7 +298,6 @@ static void an_abort_shows_that_the_answer_is_cut(void **state)
 /* Nor does one that has lost bytes, for want of memory, look like a whole one. */
 static void an_answer_that_has_lost_bytes_does_not_end_well(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     say_head(WHOLE, 1, GET);
     SEEN(w.held != NULL);
@@ -331,7 +315,6 @@ static void an_answer_that_has_lost_bytes_does_not_end_well(void **state)
 /* The rest of a refused request is dropped as long as it comes soon: a reset behind the answer would be the answer to some clients. */
 static void a_refused_body_is_dropped(void **state)
 {
-    (void) state;
     w.refuse_with = 413;
     say_head(END_HEADERS, 1, POST);
     SEEN(seen.streams[1].ended);
@@ -359,7 +342,6 @@ static void a_shut_window_blocks_its_stream_alone(void **state)
     static char data[65536];
     bt_exchange_t *x;
 
-    (void) state;
     greet_with("\0\4\0\0\0\0", 6); /* SETTINGS_INITIAL_WINDOW_SIZE 0 */
     w.mode = KEEP;
     w.on_drain = drained;
@@ -393,7 +375,6 @@ static void small_slices_that_wait_do_not_pin_buffers(void **state)
 {
     const size_t before = bt_mem_bytes(BT_MEM_BUFFERS);
 
-    (void) state;
     greet_with("\0\4\0\0\0\0", 6); /* SETTINGS_INITIAL_WINDOW_SIZE 0 */
     w.mode = KEEP;
     say_head(WHOLE, 1, GET);
@@ -436,7 +417,6 @@ static void who_finds_the_socket_full_is_told(void **state)
 {
     bt_exchange_t *large, *small;
 
-    (void) state;
     w.mode = KEEP;
     w.on_drain = note_drained;
     drained_count = 0;
@@ -464,7 +444,6 @@ static void an_end_that_waits_for_a_window_does_not_wait_for_ever(void **state)
 {
     bt_server_config_t config;
 
-    (void) state;
     bt_server_config_defaults(&config);
     config.write_stall_ms = 100;
     restart_http2(config);
@@ -484,7 +463,6 @@ static void a_client_that_takes_nothing_loses_the_stream(void **state)
 {
     bt_server_config_t config;
 
-    (void) state;
     bt_server_config_defaults(&config);
     config.write_stall_ms = 100;
     restart_http2(config);
@@ -516,7 +494,6 @@ static void a_slow_head_ends_the_connection(void **state)
     char block[256];
     const size_t n = put_block(block, GET);
 
-    (void) state;
     restart_http2(quick());
     (void) counted();
     say_frame(HEADERS, END_STREAM, 1, block, n); /* no END_HEADERS */
@@ -526,7 +503,6 @@ static void a_slow_head_ends_the_connection(void **state)
 
 static void a_slow_body_is_408(void **state)
 {
-    (void) state;
     restart_http2(quick());
     say_head(END_HEADERS, 1, POST);
     say_frame(DATA, 0, 1, "a", 1);
@@ -535,14 +511,12 @@ static void a_slow_body_is_408(void **state)
 
 static void an_idle_connection_is_told_and_closed(void **state)
 {
-    (void) state;
     restart_http2(quick());
     SEEN(seen.goaway == NGHTTP2_NO_ERROR && is_over());
 }
 
 static void draining_takes_what_was_on_its_way(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     say_head(WHOLE, 1, GET);
     SEEN(w.held != NULL);
@@ -560,7 +534,6 @@ static void draining_takes_what_was_on_its_way(void **state)
 
 static void who_comes_while_it_drains_is_told(void **state)
 {
-    (void) state;
     dial();
     turn(&w.loop, 2);
     bt_server_drain(w.server, true);
@@ -580,7 +553,6 @@ static void heads_of_a_connection_are_bounded(void **state)
     size_t n = put_block(block, GET);
     unsigned refused = 0;
 
-    (void) state;
     memset(value, 'v', sizeof(value));
     block[n++] = 0x40;
     n += put_string(block + n, "x", 1);
@@ -607,7 +579,6 @@ static void heads_of_a_connection_are_bounded(void **state)
 
 static void more_streams_than_told_are_refused(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     (void) counted();
     for (unsigned i = 0; i < 129; i++)
@@ -633,7 +604,6 @@ static bool is_calmed(void)
 
 static void floods_end_the_connection(void **state)
 {
-    (void) state;
     (void) counted();
     FLOOD(say_frame(PING, 0, 0, "12345678", 8));
     greet();
@@ -654,7 +624,6 @@ static void rapid_resets_end_the_connection(void **state)
 {
     unsigned id = 1;
 
-    (void) state;
     w.mode = KEEP;
     (void) counted();
     for (; id < STREAMS * 4 && !is_over(); id += 2) {
@@ -676,7 +645,6 @@ static void counts_end_even(void **state)
 {
     bt_http2_counts_t c;
 
-    (void) state;
     hang_up();
     TURN_UNTIL(&w.loop, bt_server_connection_count(w.server) == 0);
     bt_http2_counts_sum(&c);
@@ -691,7 +659,6 @@ static void a_header_bomb_is_431(void **state)
     char block[8192], value[4000];
     size_t n = put_block(block, GET);
 
-    (void) state;
     memset(value, 'v', sizeof(value));
     block[n++] = 0x40; /* literal, indexed */
     n += put_string(block + n, "x", 1);
@@ -708,7 +675,6 @@ static void too_many_headers_are_431(void **state)
     char block[8192];
     size_t n = put_block(block, GET);
 
-    (void) state;
     for (unsigned i = 0; i < 200; i++)
         n += put_block(block + n, "x=y");
     say_frame(HEADERS, WHOLE, 1, block, n);
@@ -720,7 +686,6 @@ static void endless_continuations_end_the_connection(void **state)
 {
     char block[256];
 
-    (void) state;
     say_frame(HEADERS, END_STREAM, 1, block, put_block(block, GET));
     for (unsigned i = 0; i < 4000 && !is_over(); i++) {
         say_frame(CONTINUATION, 0, 1, block, put_block(block, "x=y"));
@@ -735,7 +700,6 @@ static void a_body_over_the_limit_is_413(void **state)
     bt_server_config_t config;
     static char data[2000];
 
-    (void) state;
     bt_server_config_defaults(&config);
     config.max_body_bytes = 1000;
     restart_http2(config);

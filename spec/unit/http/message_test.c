@@ -12,7 +12,6 @@ static const bt_head_t head = {.headers = headers, .header_count = 5};
 
 static void finds_the_first_of_a_name_in_any_case(void **state)
 {
-    (void) state;
     assert_ptr_equal(bt_head_find(&head, BT_STR("hOST")), &headers[0]);
     assert_null(bt_head_find(&head, BT_STR("hos")));
     assert_true(bt_str_eq(bt_head_get(&head, BT_STR("host")), BT_STR("h")));
@@ -22,7 +21,6 @@ static void finds_the_first_of_a_name_in_any_case(void **state)
 
 static void tokens_are_whole_words_over_all_headers_of_the_name(void **state)
 {
-    (void) state;
     assert_true(bt_head_has_token(&head, BT_STR("connection"), BT_STR("Close")));
     assert_true(bt_head_has_token(&head, BT_STR("connection"), BT_STR("x-mine")));
     assert_true(bt_head_has_token(&head, BT_STR("connection"), BT_STR("X-Other")));
@@ -32,7 +30,6 @@ static void tokens_are_whole_words_over_all_headers_of_the_name(void **state)
 
 static void hop_headers_are_the_fixed_ones_and_those_connection_names(void **state)
 {
-    (void) state;
     static const char *const hop[] = {"Connection",
                                       "keep-alive",
                                       "TE",
@@ -54,7 +51,6 @@ static void hop_headers_are_the_fixed_ones_and_those_connection_names(void **sta
 
 static void reasons(void **state)
 {
-    (void) state;
     assert_string_equal(bt_http_reason(200), "OK");
     assert_string_equal(bt_http_reason(413), "Content Too Large");
     assert_string_equal(bt_http_reason(599), "Unknown");

@@ -66,7 +66,6 @@ static void headers_are_read(void **state)
     char client[64];
     const char *why;
 
-    (void) state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct bytes *b = &cases[i].bytes;
         for (size_t n = 0; n < b->n; n++)
@@ -82,7 +81,6 @@ static void an_address_on_a_unix_socket_is_the_proxys(void **state)
     char text[BT_PROXY_FIXED + 216] = SIGNATURE "\x21\x31\x00\xd8", client[64];
     const char *why;
 
-    (void) state;
     assert_int_equal(parse(text, sizeof(text), client, &why), sizeof(text));
     assert_string_equal(client, "");
 }
@@ -140,7 +138,6 @@ static void what_is_malformed_is_refused(void **state)
     char client[64];
     const char *why;
 
-    (void) state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         const int rc = parse(bad[i].bytes.p, bad[i].bytes.n, client, &why);
         if (rc != BT_E_HTTP || strstr(why, bad[i].why) == NULL)
@@ -181,7 +178,6 @@ static void dial(void)
 
 static int open_loop(void **state)
 {
-    (void) state;
     memset(&w, 0, sizeof(w));
     w.given = -1;
     bt_log_set(BT_LOG_ERROR, false, 2);
@@ -192,7 +188,6 @@ static int open_loop(void **state)
 
 static int close_loop(void **state)
 {
-    (void) state;
     bt_proxy_close(w.proxy);
     turn(&w.loop, 3);
     bt_loop_fini(&w.loop);
@@ -226,7 +221,6 @@ static void no_byte_behind_it_is_taken(void **state)
     const size_t header = 16 + 0x13, n = sizeof(all) - 1;
     char rest[64];
 
-    (void) state;
     for (size_t cut = 0; cut <= n; cut++) {
         dial();
         w.ready = 0;
@@ -248,7 +242,6 @@ static void no_byte_behind_it_is_taken(void **state)
 
 static void who_sends_none_is_closed(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         dial();
         say(bad[i].bytes.p, bad[i].bytes.n);
@@ -273,7 +266,6 @@ static void who_says_nothing_is_closed_in_time(void **state)
 {
     bt_proxy_t *quick;
 
-    (void) state;
     assert_int_equal(bt_proxy_new(&quick, &w.loop, 30, on_ready, NULL), 0);
     bt_proxy_close(w.proxy);
     w.proxy = quick;
@@ -288,7 +280,6 @@ static void so_many_wait_and_the_oldest_goes_for_one_more(void **state)
 {
     static int fds[BT_PROXY_WAITING_MAX + 1];
 
-    (void) state;
     for (unsigned i = 0; i <= BT_PROXY_WAITING_MAX; i++) {
         dial();
         fds[i] = w.fd;

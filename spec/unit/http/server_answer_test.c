@@ -23,7 +23,6 @@ static const bt_header_t type = {{"Content-Type", 12}, {"text/event-stream", 17}
 /* One recv after one turn: head, all of the turn's data under one chunk head, nothing else. */
 static void head_and_first_bytes_leave_together(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask(GET_1);
     bt_buf_t *buf = bt_buf_copy("world", 5);
     bt_exchange_start(x, 200, &type, 1, BT_LENGTH_CHUNKED);
@@ -52,7 +51,6 @@ static void head_and_first_bytes_leave_together(void **state)
 
 static void flush_sends_within_the_turn(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask(GET_1);
     bt_exchange_start(x, 200, NULL, 0, BT_LENGTH_CHUNKED);
     bt_exchange_write(x, NULL, "first", 5);
@@ -67,7 +65,6 @@ static void flush_sends_within_the_turn(void **state)
 
 static void many_slices_of_one_turn_are_split_into_few_chunks(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask(GET_1);
     bt_exchange_start(x, 200, NULL, 0, BT_LENGTH_CHUNKED);
     for (unsigned i = 0; i < 3 * BT_OPEN_MAX; i++)
@@ -80,7 +77,6 @@ static void many_slices_of_one_turn_are_split_into_few_chunks(void **state)
 
 static void answers_have_date_server_and_length(void **state)
 {
-    (void) state;
     bt_server_config_t config = w.config;
     config.server_name = "unit";
     restart_with(config);
@@ -97,7 +93,6 @@ static void answers_have_date_server_and_length(void **state)
 
 static void a_header_cannot_smuggle_another(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask(GET_1);
     bt_header_t bad[] = {{BT_STR("X-A"), BT_STR("1\r\nX-Evil: 1")},
                          {BT_STR("X\n-Evil"), BT_STR("2")},
@@ -110,7 +105,6 @@ static void a_header_cannot_smuggle_another(void **state)
 
 static void large_bodies_and_heads(void **state)
 {
-    (void) state;
     size_t n = 5000000;
     char *body = malloc(n + 1);
     memset(body, 'b', n);
@@ -130,7 +124,6 @@ static void large_bodies_and_heads(void **state)
 
 static void head_answers_have_no_body(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask("HEAD / HTTP/1.1\r\nHost: h\r\n\r\n");
     bt_exchange_respond(x, 200, "text/plain", BT_STR("hello"), NULL, 0);
     UNTIL(has("\r\n\r\n"));
@@ -149,7 +142,6 @@ static void head_answers_have_no_body(void **state)
 
 static void http_1_0(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
     bt_exchange_respond(x, 200, NULL, BT_STR("known"), NULL, 0);
     UNTIL(has("known"));
@@ -172,7 +164,6 @@ static void http_1_0(void **state)
 
 static void connection_close_is_honoured(void **state)
 {
-    (void) state;
     bt_exchange_t *x =
         ask("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\nGET /never HTTP/1.1\r\n");
     bt_exchange_respond(x, 200, NULL, BT_STR("bye"), NULL, 0);
@@ -183,7 +174,6 @@ static void connection_close_is_honoured(void **state)
 
 static void fixed_length_answers_are_held_to_it(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask(GET_1);
     bt_exchange_start(x, 200, NULL, 0, 4);
     bt_exchange_write(x, NULL, "ab", 2);
@@ -203,7 +193,6 @@ static void fixed_length_answers_are_held_to_it(void **state)
 /* The end may come in a turn of its own, with no byte left to send. */
 static void end_without_a_byte_goes_on_with_the_next_request(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask(GET_1);
     bt_exchange_start(x, 200, NULL, 0, 2);
     bt_exchange_write(x, NULL, "ab", 2);
@@ -217,7 +206,6 @@ static void end_without_a_byte_goes_on_with_the_next_request(void **state)
 
 static void abort_shows_that_the_answer_is_cut(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask(GET_1);
     bt_exchange_start(x, 200, NULL, 0, BT_LENGTH_CHUNKED);
     bt_exchange_write(x, NULL, "event", 5);
@@ -246,7 +234,6 @@ static void abort_shows_that_the_answer_is_cut(void **state)
 /* There was no memory for one of its chunks: what is left must not look like the whole answer. */
 static void an_answer_that_has_lost_a_chunk_does_not_end_well(void **state)
 {
-    (void) state;
     bt_exchange_t *x = ask(GET_1);
     bt_exchange_start(x, 200, NULL, 0, BT_LENGTH_CHUNKED);
     bt_exchange_write(x, NULL, "lost", 4);
@@ -326,7 +313,6 @@ static size_t decoded_bytes(void)
 
 static void a_client_that_does_not_read_costs_little(void **state)
 {
-    (void) state;
     start_flood(BT_BUF_STD_BYTES, BT_LENGTH_CHUNKED);
     let_it_block();
     assert_in_range(flood.max_pending, BT_STREAM_HIGH_BYTES, 256 * 1024);
@@ -339,7 +325,6 @@ static void a_client_that_does_not_read_costs_little(void **state)
 
 static void fixed_length_flood_arrives_whole(void **state)
 {
-    (void) state;
     start_flood(BT_BUF_STD_BYTES, FLOOD_BYTES);
     let_it_block();
     UNTIL(w.len > FLOOD_BYTES);
@@ -351,7 +336,6 @@ static void fixed_length_flood_arrives_whole(void **state)
 /* 160 byte events, each the only user of a 16 KiB buffer: what waits must not hold them all. */
 static void small_events_do_not_hold_large_buffers(void **state)
 {
-    (void) state;
     start_flood(160, BT_LENGTH_CHUNKED);
     flood.left = 12 * 1000 * 1000;
     for (uint64_t until = bt_clock_ms() + 20000;
@@ -379,7 +363,6 @@ static void small_events_do_not_hold_large_buffers(void **state)
 
 static void a_client_that_never_reads_is_reset(void **state)
 {
-    (void) state;
     bt_server_config_t config = w.config;
     config.write_stall_ms = 100;
     restart_with(config);
@@ -402,7 +385,6 @@ static void a_client_that_never_reads_is_reset(void **state)
 /* Slow is not stalled: a client that takes a little within each deadline gets everything. */
 static void a_slow_client_gets_everything(void **state)
 {
-    (void) state;
     bt_server_config_t config = w.config;
     config.write_stall_ms = 400;
     restart_with(config);

@@ -49,7 +49,6 @@ static void bodies_of_all_sizes_arrive_whole(void **state)
     static const size_t sizes[] = {16000,  16384,  16385,  65536,   262143, 262144,
                                    262145, 524288, 524289, 1000000, 3000001};
 
-    (void) state;
     start(settings());
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         char head[128], *body = pattern(sizes[i]);
@@ -77,7 +76,6 @@ static void what_stands_behind_a_body_is_the_next_request(void **state)
 {
     static const size_t sizes[] = {16000, 16300, 16310, 16330, 16351, 16352, 16353, 20000, 60000};
 
-    (void) state;
     start(settings());
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         char head[128], length[32], *body = pattern(sizes[i]);
@@ -105,7 +103,6 @@ static void a_promise_costs_its_sender_nothing(void **state)
     bt_server_config_t config = settings();
     int others[8];
 
-    (void) state;
     config.max_buffered_bytes = (size_t) 4 << 20;
     start(config);
     for (unsigned i = 0; i < 8; i++) { /* 512 MiB are announced */
@@ -143,7 +140,6 @@ static void the_largest_of_the_heaviest_goes(void **state)
     bt_server_config_t config = settings();
     int large, small;
 
-    (void) state;
     config.max_buffered_bytes = (size_t) 3 << 20;
     start(config);
     fill(10 << 20, 2000000); /* has 2 MiB */
@@ -179,7 +175,6 @@ static void who_grows_beyond_all_others_is_refused_himself(void **state)
 {
     bt_server_config_t config = settings();
 
-    (void) state;
     config.max_buffered_bytes = (size_t) 4 << 20;
     start(config);
     fill(60 << 20, 20 << 20);
@@ -198,7 +193,6 @@ static void beginnings_of_requests_go_too(void **state)
     bt_server_config_t config = settings();
     int others[64];
 
-    (void) state;
     config.max_buffered_bytes = (size_t) 512 << 10;
     start(config);
     for (unsigned i = 0; i < 64; i++) { /* a MiB of read buffers */
@@ -219,7 +213,6 @@ static void slow_bodies_are_408(void **state)
 {
     bt_server_config_t config = settings();
 
-    (void) state;
     config.body_grace_ms = 50;
     config.body_min_rate = 1 << 20;
     start(config);
@@ -249,7 +242,6 @@ static void bodies_that_keep_the_rate_are_fine(void **state)
     bt_server_config_t config = settings();
     char piece[131];
 
-    (void) state;
     config.body_grace_ms = 0;
     config.body_min_rate = 1; /* a byte pays for a second */
     start(config);

@@ -25,7 +25,6 @@ static void expect_refusal(const char *name, unsigned status)
 
 static void malformed_heads_at_once(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < BAD_HEADS; i++) {
         dial();
         say_n(bad_heads[i].bytes, bad_heads[i].n);
@@ -35,7 +34,6 @@ static void malformed_heads_at_once(void **state)
 
 static void malformed_heads_byte_by_byte(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < BAD_HEADS; i++) {
         dial();
         for (size_t at = 0; at < bad_heads[i].n; at++) {
@@ -48,7 +46,6 @@ static void malformed_heads_byte_by_byte(void **state)
 
 static void malformed_heads_cut_in_two_anywhere(void **state)
 {
-    (void) state;
     for (size_t i = 0; i < BAD_HEADS; i++) {
         for (size_t cut = 1; cut < bad_heads[i].n; cut++) {
             dial();
@@ -63,7 +60,6 @@ static void malformed_heads_cut_in_two_anywhere(void **state)
 /* The classic: what a lenient reader would take for a second request must never be served. */
 static void nothing_behind_a_malformed_request_is_served(void **state)
 {
-    (void) state;
     say(OK_HEAD "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
                 "GET /hidden HTTP/1.1\r\nHost: h\r\n\r\n");
     expect_refusal("smuggled", 400);
@@ -71,7 +67,6 @@ static void nothing_behind_a_malformed_request_is_served(void **state)
 
 static void too_large_heads(void **state)
 {
-    (void) state;
     char *p = malloc(70000);
     memset(p, 'a', 70000);
     memcpy(p, "GET / HTTP/1.1\r\nHost: h\r\nX: ", 28);
@@ -95,7 +90,6 @@ static void too_large_heads(void **state)
 
 static void good_requests_cut_in_two_anywhere(void **state)
 {
-    (void) state;
     static const struct {
         const char *text, *answer;
     } cases[] = {
@@ -126,7 +120,6 @@ static void good_requests_cut_in_two_anywhere(void **state)
 
 static void malformed_chunks(void **state)
 {
-    (void) state;
     static const struct {
         const char *bytes;
         size_t n;
@@ -184,7 +177,6 @@ static void say_length_request(const char *body, size_t n)
 /* Sizes around the ways a body is kept: in the input buffer, or in one of its own; each twice on one connection. */
 static void bodies_of_every_size_arrive_whole(void **state)
 {
-    (void) state;
     static const size_t sizes[] = {1, 100, 16000, 16300, 16384, 16385, 40000, 3000000};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         char *body = pattern(sizes[i]);
@@ -204,7 +196,6 @@ static void bodies_of_every_size_arrive_whole(void **state)
 
 static void large_chunked_body(void **state)
 {
-    (void) state;
     size_t n = 1000000, at = 0;
     char *body = pattern(n), head[32];
 
@@ -225,7 +216,6 @@ static void large_chunked_body(void **state)
 
 static void body_limit_is_answered_before_the_body_comes(void **state)
 {
-    (void) state;
     bt_server_config_t config = w.config;
     config.max_body_bytes = 1000;
     restart_with(config);
@@ -255,7 +245,6 @@ static void body_limit_is_answered_before_the_body_comes(void **state)
 /* The client writes its whole large body before it looks: it must still get the answer, not a reset. */
 static void refusal_reaches_a_client_that_goes_on_sending(void **state)
 {
-    (void) state;
     bt_server_config_t config = w.config;
     config.max_body_bytes = 1000;
     restart_with(config);
@@ -269,7 +258,6 @@ static void refusal_reaches_a_client_that_goes_on_sending(void **state)
 
 static void too_much_buffered_is_503_with_retry_after(void **state)
 {
-    (void) state;
     bt_server_config_t config = w.config;
     config.max_buffered_bytes = 300000;
     restart_with(config);
@@ -285,14 +273,12 @@ static void too_much_buffered_is_503_with_retry_after(void **state)
 
 static void unknown_expectation_is_417(void **state)
 {
-    (void) state;
     say(OK_HEAD "Expect: tea\r\nContent-Length: 1\r\n\r\n");
     expect_refusal("tea", 417);
 }
 
 static void continue_comes_before_the_body_is_sent(void **state)
 {
-    (void) state;
     say(OK_HEAD "Expect: 100-Continue\r\nContent-Length: 5\r\n\r\n");
     UNTIL(has("\r\n\r\n"));
     assert_string_equal(w.got, "HTTP/1.1 100 Continue\r\n\r\n");
@@ -308,7 +294,6 @@ static void continue_comes_before_the_body_is_sent(void **state)
 
 static void handler_can_refuse_by_the_head(void **state)
 {
-    (void) state;
     w.refuse_with = 415;
     w.refuse_reason = "no \"coded\" bodies";
     say(OK_HEAD "Content-Length: 5000\r\n\r\n");
@@ -322,7 +307,6 @@ static void handler_can_refuse_by_the_head(void **state)
 
 static void three_requests_in_one_segment(void **state)
 {
-    (void) state;
     say("GET /1 HTTP/1.1\r\nHost: h\r\n\r\n" OK_HEAD "Content-Length: 2\r\n\r\nxy"
         "GET /3 HTTP/1.1\r\nHost: h\r\n\r\n");
     UNTIL(has("GET /3||0:"));
@@ -333,7 +317,6 @@ static void three_requests_in_one_segment(void **state)
 
 static void pipelined_requests_wait_for_the_answer_before(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     say("GET /1 HTTP/1.1\r\nHost: h\r\n\r\nGET /2 HTTP/1.1\r\nHost: h\r\n\r\nGET /3 "
         "HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -353,7 +336,6 @@ static void pipelined_requests_wait_for_the_answer_before(void **state)
 
 static void thousands_of_pipelined_requests(void **state)
 {
-    (void) state;
     static const char text[] = "GET /1 HTTP/1.1\r\nHost: h\r\n\r\n";
     for (unsigned i = 0; i < 4000; i++) {
         say(text);
@@ -365,7 +347,6 @@ static void thousands_of_pipelined_requests(void **state)
 
 static void leaves_while_a_request_is_incomplete(void **state)
 {
-    (void) state;
     static const char *const cases[] = {"", "GET / HT", OK_HEAD "Content-Length: 5\r\n\r\nhel",
                                         OK_HEAD "Content-Length: 50000\r\n\r\nhel",
                                         OK_HEAD "Transfer-Encoding: chunked\r\n\r\n5\r\nhel"};
@@ -398,7 +379,6 @@ static void expect_gone_once(void)
 
 static void fin_reset_and_half_close_tell_gone_once(void **state)
 {
-    (void) state;
     hang_up();
     TURN_UNTIL(&w.loop, bt_server_connection_count(w.server) == 0);
     hold_one("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -426,7 +406,6 @@ static void fin_reset_and_half_close_tell_gone_once(void **state)
 /* So much is pipelined that reading has stopped; the FIN stands behind bytes nobody reads. */
 static void gone_is_seen_behind_unread_bytes(void **state)
 {
-    (void) state;
     hang_up();
     TURN_UNTIL(&w.loop, bt_server_connection_count(w.server) == 0);
     hold_one("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -445,7 +424,6 @@ static void gone_is_seen_behind_unread_bytes(void **state)
 
 static void reading_goes_on_after_a_pause(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     char *body = pattern(150000);
     say("GET /1 HTTP/1.1\r\nHost: h\r\n\r\n");
@@ -472,7 +450,6 @@ static void reading_goes_on_after_a_pause(void **state)
 
 static void slow_heads_and_bodies_are_408_and_idle_ones_close(void **state)
 {
-    (void) state;
     bt_server_config_t config = w.config;
     config.head_timeout_ms = 60;
     config.body_stall_ms = 60;
@@ -514,7 +491,6 @@ static void slow_heads_and_bodies_are_408_and_idle_ones_close(void **state)
 /* The stall deadline counts from the last byte, so a slow but steady body of several deadlines' length is fine. */
 static void steady_bodies_are_not_stalled(void **state)
 {
-    (void) state;
     bt_server_config_t config = w.config;
     config.body_stall_ms = 100;
     restart_with(config);
@@ -529,7 +505,6 @@ static void steady_bodies_are_not_stalled(void **state)
 
 static void an_idle_connection_holds_no_buffer(void **state)
 {
-    (void) state;
     say(OK_HEAD "Content-Length: 5\r\n\r\nhello");
     UNTIL(has("5:hello"));
     turn(&w.loop, 3);

@@ -3,7 +3,6 @@
 
 static void defaults(void **state)
 {
-    (void) state;
     bt_server_config_t config;
     bt_server_config_defaults(&config);
     assert_int_equal(config.max_body_bytes, 64 << 20);
@@ -17,7 +16,6 @@ static void defaults(void **state)
 
 static void a_connection_is_used_again(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 50; i++) {
         char text[64];
         snprintf(text, sizeof(text), "GET /%u HTTP/1.1\r\nHost: h\r\n\r\n", i);
@@ -33,7 +31,6 @@ static void a_connection_is_used_again(void **state)
 
 static void exchange_tells_peer_and_times(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     uint64_t before = bt_clock_us();
     say(OK_HEAD "Content-Length: 2\r\n\r\na");
@@ -53,7 +50,6 @@ static void exchange_tells_peer_and_times(void **state)
 
 static void drain_closes_idle_connections_and_finishes_others(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     say("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     UNTIL(w.held != NULL);
@@ -80,7 +76,6 @@ static void drain_closes_idle_connections_and_finishes_others(void **state)
 /* The head had gone out before the drain began: it promises nothing, the connection closes behind the answer anyway. */
 static void drain_during_an_answer_closes_behind_it(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     say("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     UNTIL(w.held != NULL);
@@ -96,7 +91,6 @@ static void drain_during_an_answer_closes_behind_it(void **state)
 /* What was accepted just before the listener closed is served once, and cannot keep the drain waiting. */
 static void connections_that_come_during_a_drain(void **state)
 {
-    (void) state;
     bt_server_config_t config = w.config;
     config.head_timeout_ms = 60;
     restart_with(config);
@@ -112,7 +106,6 @@ static void connections_that_come_during_a_drain(void **state)
 
 static void close_tells_open_exchanges(void **state)
 {
-    (void) state;
     w.mode = KEEP;
     say("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
     UNTIL(w.held != NULL);
@@ -126,7 +119,6 @@ static void close_tells_open_exchanges(void **state)
 
 static void many_connections(void **state)
 {
-    (void) state;
     enum { N = 200 };
     int fds[N];
     for (unsigned i = 0; i < N; i++) {

@@ -128,7 +128,6 @@ static inline void dial(void)
 
 static inline int setup(void **state)
 {
-    (void) state;
     bt_log_set(BT_LOG_ERROR, false, 2);
     w.config.max_body_bytes = 0;
     world_start();
@@ -143,7 +142,6 @@ static void on_closed(void *arg)
 
 static inline int teardown(void **state)
 {
-    (void) state;
     hang_up();
     bt_server_close(w.server, on_closed, &w.closed);
     TURN_UNTIL(&w.loop, w.closed);

@@ -39,7 +39,6 @@ static void test_lf_events_are_byte_exact_at_every_cut(void **state)
         ": hello\n\nevent: x\ndata: 1\n\n\n\ndata: {\"a\":2}\nid: 7\n\ndata: [DONE]\n\ndata: open";
     char out[256];
 
-    (void) state;
     for (size_t cut = 0; cut <= strlen(stream); cut++) {
         split_at(stream, cut, out, sizeof(out));
         assert_string_equal(
@@ -52,7 +51,6 @@ static void test_crlf_events_at_every_cut(void **state)
     const char *stream = "data: 1\r\n\r\ndata: 2\r\n\r\n";
     char out[256];
 
-    (void) state;
     for (size_t cut = 0; cut <= strlen(stream); cut++) {
         split_at(stream, cut, out, sizeof(out));
         /* A CR that ends a piece ends its line: the event does not wait for the LF. */
@@ -68,7 +66,6 @@ static void test_cr_events_and_mixed_ends(void **state)
 {
     char out[256];
 
-    (void) state;
     split_at("data: 1\r\rdata: 2\r\r", 0, out, sizeof(out));
     assert_string_equal(out, "[data: 1\r\r][data: 2\r\r]");
     split_at("data: 1\r\n\ndata: 2\n\r\ndata: 3\r\r\n", 0, out, sizeof(out));
@@ -79,7 +76,6 @@ static void test_event_is_told_at_its_cr(void **state)
 {
     bt_sse_t sse;
 
-    (void) state;
     bt_sse_init(&sse, 0);
     assert_int_equal(bt_sse_count(&sse, "data: 1\r\n\r", 10), 1);
     assert_int_equal(bt_sse_count(&sse, "\n", 1), 0);
@@ -95,7 +91,6 @@ static void test_blocks_without_data_do_not_count(void **state)
                          "1\n\ndat\n\nDATA: 1\n\n\n\n";
     bt_sse_t sse;
 
-    (void) state;
     bt_sse_init(&sse, 0);
     assert_int_equal(bt_sse_count(&sse, silent, strlen(silent)), 0);
     assert_int_equal(bt_sse_count(&sse, "data\n\ndata:\n\ndata:x\n\n", 21), 3);
@@ -108,7 +103,6 @@ static void test_whole_event_is_a_slice(void **state)
     bt_sse_t sse;
     size_t at = 0;
 
-    (void) state;
     bt_sse_init(&sse, 0); /* a limit of 0: collecting anything would fail */
     assert_int_equal(bt_sse_next(&sse, stream, &at, &event), 1);
     assert_ptr_equal(event.p, stream.p);
@@ -125,7 +119,6 @@ static void test_limit(void **state)
     bt_sse_t sse;
     size_t at = 0;
 
-    (void) state;
     bt_sse_init(&sse, 10);
     assert_int_equal(bt_sse_next(&sse, BT_STR("data: 6789"), &at, &event), 0);
     at = 0; /* 10 bytes are held; the two that end the event are too many */
@@ -142,7 +135,6 @@ static void test_data(void **state)
 {
     char out[16];
 
-    (void) state;
     assert_str(bt_sse_data(BT_STR("data: {\"a\": 1}\n\n"), out, sizeof(out)), "{\"a\": 1}");
     assert_str(bt_sse_data(BT_STR("event: x\r\ndata:y \r\nid: 1\r\n\r\n"), out, sizeof(out)), "y ");
     assert_str(bt_sse_data(BT_STR("data:  z\r\r"), out, sizeof(out)), " z");
@@ -209,7 +201,6 @@ static void test_any_stream_any_cuts_against_the_oracle(void **state)
     static char stream[8192];
     size_t events = 0;
 
-    (void) state;
     bt_rand_seed(20);
     for (int i = 0; i < 20000; i++) {
         size_t n = random_stream(stream, sizeof(stream));
@@ -228,7 +219,6 @@ static void test_every_cut_against_the_oracle(void **state)
                                  "\xc3\xa4\r\rdata\n\ndata: [DONE]\n\n";
     sse_oracle_t oracle;
 
-    (void) state;
     sse_oracle_init(&oracle, stream, sizeof(stream) - 1);
     assert_int_equal(oracle.count, 4);
     for (size_t cut = 0; cut < sizeof(stream); cut++)

@@ -29,7 +29,6 @@ static void evict(bt_unfinished_entry_t *e)
 
 static int setup(void **state)
 {
-    (void) state;
     memset(entries, 0, sizeof(entries));
     for (unsigned i = 0; i < 16; i++)
         atomic_store(&gone[i], 0);
@@ -40,7 +39,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     turn(&loop, 4);
     for (unsigned i = 0; i < 16; i++)
         if (entries[i].is_open)
@@ -63,7 +61,6 @@ static int take(bt_unfinished_loop_t *at, unsigned i, uint64_t sender, size_t by
 
 static void test_all_is_granted_below_the_limit(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 10; i++)
         assert_int_equal(take(here, i, i % 2, 10 * MIB - 1000), 0);
     turn(&loop, 4);
@@ -72,7 +69,6 @@ static void test_all_is_granted_below_the_limit(void **state)
 
 static void test_the_heaviest_sender_loses_its_largest(void **state)
 {
-    (void) state;
     assert_int_equal(take(here, 0, 7, 30 * MIB), 0); /* one large */
     for (unsigned i = 1; i < 5; i++)
         assert_int_equal(take(here, i, 8, (9 + i) * MIB), 0); /* 46 in four: the heaviest */
@@ -91,7 +87,6 @@ static void test_the_heaviest_sender_loses_its_largest(void **state)
 
 static void test_who_would_be_the_heaviest_is_refused(void **state)
 {
-    (void) state;
     assert_int_equal(take(here, 0, 1, 40 * MIB), 0);
     assert_int_equal(take(here, 1, 2, 50 * MIB), 0);
     assert_int_equal(take(here, 0, 1, 20 * MIB), BT_E_LIMIT); /* it would hold 60 */
@@ -103,7 +98,6 @@ static void test_who_would_be_the_heaviest_is_refused(void **state)
 
 static void test_what_complete_requests_hold_stays(void **state)
 {
-    (void) state;
     bt_mem_count(BT_MEM_ARENAS, (int64_t) (95 * MIB));
     assert_int_equal(take(here, 0, 1, 4 * MIB), 0);
     assert_int_equal(take(here, 1, 2, 8 * MIB), BT_E_LIMIT); /* not even if the 4 went */
@@ -122,7 +116,6 @@ static void test_what_complete_requests_hold_stays(void **state)
 
 static void test_one_sender_has_half_in_complete_requests(void **state)
 {
-    (void) state;
     assert_int_equal(take(here, 0, 1, 60 * MIB), 0);
     assert_int_equal(bt_unfinished_complete(&entries[0]), 0); /* its first may be large */
     assert_int_equal(take(here, 1, 1, MIB), 0);
@@ -139,7 +132,6 @@ static void test_one_sender_has_half_in_complete_requests(void **state)
 /* Above half of the limit a head's bytes are listed before the key in it is known. */
 static void test_a_sender_is_known_late(void **state)
 {
-    (void) state;
     bt_mem_count(BT_MEM_ARENAS, (int64_t) (60 * MIB));
     for (unsigned i = 0; i < 3; i++) {
         bt_unfinished_note(here, &entries[i], 100 + i, 16384); /* three addresses */
@@ -156,7 +148,6 @@ static void test_a_sender_is_known_late(void **state)
 
 static void test_small_beginnings_are_listed_only_when_memory_is_scarce(void **state)
 {
-    (void) state;
     bt_unfinished_note(here, &entries[0], 1, 16384);
     assert_false(entries[0].is_open);
     bt_mem_count(BT_MEM_ARENAS, (int64_t) (60 * MIB));
@@ -209,7 +200,6 @@ static void test_the_loop_that_has_it_lets_it_go(void **state)
 {
     pthread_t thread;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&other, 1), 0);
     assert_int_equal(bt_unfinished_join(table, &other, &there), 0);
     assert_int_equal(pthread_create(&thread, NULL, run_other, NULL), 0);

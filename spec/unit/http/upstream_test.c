@@ -5,7 +5,6 @@ static void test_newest_idle_connection_is_taken(void **state)
 {
     rig_call_t a = {0}, b = {0}, c = {0};
 
-    (void) state;
     rig_start(&a);
     int fd_a = worker_accept();
     rig_start(&b);
@@ -38,7 +37,6 @@ static void test_newest_idle_connection_is_taken(void **state)
 
 static void test_idle_connection_goes_when_the_worker_speaks_or_leaves(void **state)
 {
-    (void) state;
     int fd = rig_exchange(-1);
     close(fd);
     pump_until(bt_upstream_idle_count(rig.up) == 0);
@@ -54,7 +52,6 @@ static void test_idle_connection_goes_when_the_worker_speaks_or_leaves(void **st
 
 static void test_idle_timeout(void **state)
 {
-    (void) state;
     rig_use(&(bt_upstream_config_t){.idle_timeout_ms = 60, .idle_max = 4});
     int fd = rig_exchange(-1);
     uint64_t since_us = bt_clock_us();
@@ -70,7 +67,6 @@ static void test_idle_max_closes_the_oldest(void **state)
     rig_call_t calls[3] = {{0}};
     int fds[3];
 
-    (void) state;
     rig_use(&(bt_upstream_config_t){.idle_max = 2});
     for (int i = 0; i < 3; i++) {
         rig_start(&calls[i]);
@@ -91,7 +87,6 @@ static void test_idle_max_closes_the_oldest(void **state)
 
 static void test_no_keep_alive(void **state)
 {
-    (void) state;
     rig_use(&(bt_upstream_config_t){.idle_max = 0});
     int fd = rig_exchange(-1);
     assert_int_equal(bt_upstream_idle_count(rig.up), 0);
@@ -105,7 +100,6 @@ static void test_new_address(void **state)
     int other = rig_listen(&elsewhere, 4), own = rig.listener;
     rig_call_t c = {0};
 
-    (void) state;
     int idle = rig_exchange(-1);
     rig_start(&c); /* takes the idle one: it stays with its call */
     int busy = idle;
@@ -137,7 +131,6 @@ static void test_free_waits_for_the_last_call(void **state)
 {
     rig_call_t c = {0};
 
-    (void) state;
     int idle = rig_exchange(-1);
     int busy = idle;
     rig_start(&c);
@@ -154,7 +147,6 @@ static void test_free_waits_for_the_last_call(void **state)
 
 static void test_free_closes_idle_ones(void **state)
 {
-    (void) state;
     int fd = rig_exchange(-1);
     bt_upstream_free(rig.up);
     rig.up = NULL;
@@ -167,7 +159,6 @@ static void test_unusable_address_is_refused(void **state)
     struct sockaddr_storage addr = {.ss_family = AF_UNIX};
     bt_upstream_t *up;
 
-    (void) state;
     assert_int_equal(bt_upstream_new(&up, &rig.loop, (struct sockaddr *) &addr, NULL), BT_E_INVAL);
 }
 

@@ -46,7 +46,6 @@ static void set_jwks(EVP_PKEY *key, const char *kid)
 
 static int group_setup(void **state)
 {
-    (void) state;
     tokens_open();
     const int fd = mkstemp(path);
     return fd < 0 ? -1 : close(fd);
@@ -54,21 +53,18 @@ static int group_setup(void **state)
 
 static int group_teardown(void **state)
 {
-    (void) state;
     tokens_close();
     return unlink(path);
 }
 
 static int setup(void **state)
 {
-    (void) state;
     assert_int_equal(bt_identities_new(&all, &rules), 0);
     return bt_checker_new(&checker, all);
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_checker_free(checker);
     bt_identities_free(all);
     return 0;
@@ -94,7 +90,6 @@ static void a_token_is_verified_once(void **state)
     char *t = token(1);
     bt_identity_t who;
 
-    (void) state;
     assert_int_equal(check(t, NOW), BT_AUTH_KEYS_UNKNOWN);
     set_jwks(ed, "k");
     for (unsigned i = 0; i < 5; i++) {
@@ -114,7 +109,6 @@ static void what_is_wrong_is_not_remembered(void **state)
 {
     char *t = token(1);
 
-    (void) state;
     set_jwks(ed, "k");
     t[strlen(t) - 5] ^= 1;
     for (unsigned i = 0; i < 3; i++)
@@ -127,7 +121,6 @@ static void another_set_forgets_all(void **state)
 {
     char *t = token(1);
 
-    (void) state;
     set_jwks(ed, "k");
     assert_int_equal(check(t, NOW), BT_AUTH_OK);
     set_jwks(ed, "k"); /* fetched again, and the same: nothing is forgotten */
@@ -150,7 +143,6 @@ static void the_oldest_goes(void **state)
     enum { COUNT = BT_CHECKER_TOKENS_MAX };
     char *first = token(0), *second = token(1), *t;
 
-    (void) state;
     set_jwks(ed, "k");
     assert_int_equal(check(first, NOW), BT_AUTH_OK);
     assert_int_equal(check(second, NOW), BT_AUTH_OK);
@@ -176,7 +168,6 @@ static void keys_and_tokens_stand_beside_each_other(void **state)
 {
     char *t = token(1);
 
-    (void) state;
     assert_int_equal(check("", NOW), BT_AUTH_MISSING);
     assert_int_equal(check("one", NOW), BT_AUTH_KEY_WRONG);
     set_keys("one\ntwo.with.dots\n");
@@ -209,7 +200,6 @@ static void tables_change_while_a_loop_answers(void **state)
     char *t = token(1);
     pthread_t thread;
 
-    (void) state;
     set_keys("one\n");
     set_jwks(ed, "k");
     assert_int_equal(pthread_create(&thread, NULL, change_keys, &done), 0);

@@ -31,7 +31,6 @@ static void test_tenants(void **state)
 {
     static const char all[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-    (void) state;
     tenant_is("acme", "acme");
     tenant_is("web-1.example", "web-1.example");
     tenant_is(all, all);
@@ -52,7 +51,6 @@ static void test_two_names_are_two_tenants(void **state)
                                            {"\xc3\xa9", "\xc3\xa8"},
                                            {"spiffe://td/a", "spiffe-td-a"}};
 
-    (void) state;
     for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
         char one[BT_TENANT_MAX + 1], two[BT_TENANT_MAX + 1];
         assert_false(bt_str_eq(bt_tenant_of(bt_str(pairs[i][0]), one),
@@ -65,7 +63,6 @@ static void test_a_certificate(void **state)
     char long_name[BT_IDENTITY_ID_MAX + 8];
     const bt_identity_t who = bt_identity_of_subject(BT_STR("subject:CN=a"), BT_STR("a"));
 
-    (void) state;
     assert_int_equal(who.source, BT_IDENTITY_MTLS);
     assert_string_equal(bt_identity_source_name(who.source), "mtls");
     assert_int_equal(who.scopes, BT_MAY_AS_CLIENT); /* and nothing of an operator's */

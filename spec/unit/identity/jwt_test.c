@@ -33,7 +33,6 @@ static bt_jwks_t *read_set(const char *text)
 
 static int setup(void **state)
 {
-    (void) state;
     tokens_open();
     char *keys[] = {jwk_of(rsa, "r", ""),
                     jwk_of(ec, "e", ""),
@@ -54,7 +53,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_jwks_unref(jwks);
     tokens_close();
     return 0;
@@ -81,7 +79,6 @@ static void check(const char *what, char *token, enum bt_auth_refusal wanted)
 
 static void the_three_algorithms_are_believed(void **state)
 {
-    (void) state;
     check("RS256", token_of("{\"alg\":\"RS256\",\"kid\":\"r\"}", GOOD, rsa), BT_AUTH_OK);
     check("ES256", token_of("{\"alg\":\"ES256\",\"kid\":\"e\",\"typ\":\"JWT\"}", GOOD, ec),
           BT_AUTH_OK);
@@ -155,7 +152,6 @@ static void headers_are_not_believed(void **state)
         {"no UTF-8", "{\"alg\":\"RS256\",\"kid\":\"r\",\"x\":\"\xff\"}", BT_AUTH_TOKEN_MALFORMED},
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         check(rows[i].what, token_of(rows[i].header, GOOD, rsa), rows[i].refusal);
 }
@@ -165,7 +161,6 @@ static void keys_in_headers_are_not_looked_at(void **state)
 {
     char *own = jwk_of(rsa_other, "r", ""), header[4096];
 
-    (void) state;
     snprintf(header, sizeof header, "{\"alg\":\"RS256\",\"kid\":\"r\",\"x5u\":\"http://a/\"}");
     check("x5u", token_of(header, GOOD, rsa_other), BT_AUTH_TOKEN_SIGNATURE);
     snprintf(header, sizeof header, "{\"alg\":\"RS256\",\"kid\":\"r\",\"jku\":\"http://a/\"}");
@@ -185,7 +180,6 @@ static void signatures_are_looked_at(void **state)
     unsigned char *pem = NULL;
     size_t pem_size = 0;
 
-    (void) state;
     check("none, without one", with_end(token_of("{\"alg\":\"none\"}", GOOD, rsa), "."),
           BT_AUTH_TOKEN_MALFORMED);
     check("without one", with_end(token_of(RS, GOOD, rsa), "."), BT_AUTH_TOKEN_MALFORMED);
@@ -240,7 +234,6 @@ static void other_spellings_are_refused(void **state)
     char *good = token_of("{\"alg\":\"EdDSA\",\"kid\":\"d1\"}", GOOD, ed), *text;
     bt_jwt_t jwt;
 
-    (void) state;
     assert_int_equal(verify(good, &jwt), BT_AUTH_OK);
     bt_jwt_fini(&jwt);
     for (size_t i = 0; i < sizeof more / sizeof more[0]; i++) {
@@ -279,7 +272,6 @@ static void base64url_has_one_spelling(void **state)
                 {"+/+/", -1}, {"QU I", -1}, {"QUI\n", -1}, {"A", -1},     {"QUJDA", -1}};
     unsigned char out[3];
 
-    (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (bt_base64url_decode(bt_str(rows[i].text), out, sizeof out) != rows[i].n)
             fail_msg("\"%s\"", rows[i].text);
@@ -340,7 +332,6 @@ static void claims_are_looked_at(void **state)
         {"no JSON", "alice", BT_AUTH_TOKEN_MALFORMED},
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         check(rows[i].what, token_of("{\"alg\":\"EdDSA\",\"kid\":\"d1\"}", rows[i].payload, ed),
               rows[i].refusal);
@@ -351,7 +342,6 @@ static void sizes_are_bounded(void **state)
     char *payload = malloc(16384), *many = malloc(16384);
     size_t n;
 
-    (void) state;
     n = (size_t) sprintf(payload, "{" REST "," EXP ",\"x\":\"");
     memset(payload + n, 'x', 8000);
     sprintf(payload + n + 8000, "\"}");
@@ -394,7 +384,6 @@ static void says_who_it_is(void **state)
                            ed);
     bt_jwt_t jwt, other;
 
-    (void) state;
     assert_int_equal(verify(token, &jwt), BT_AUTH_OK);
     assert_int_equal(jwt.identity.source, BT_IDENTITY_JWT);
     is_text(jwt.identity.id, "alice");
@@ -444,7 +433,6 @@ static void sets_are_looked_at(void **state)
     static const char *const none =
         "no key for RS256 (of 2048 bits or more), ES256 or EdDSA is in it";
 
-    (void) state;
     expect_set("", "no key set in JSON: malformed JSON");
     expect_set("{}", "no key set: a list \"keys\" is needed");
     expect_set("{\"keys\":{}}", "no key set: a list \"keys\" is needed");
@@ -483,7 +471,6 @@ static void a_set_of_one_needs_no_kid(void **state)
     size_t n = sizeof raw;
     bt_jwt_t jwt;
 
-    (void) state;
     free(one);
     EVP_PKEY_get_raw_public_key(ed, raw, &n);
     one = b64(raw, n);

@@ -18,7 +18,6 @@ static char path[] = "/tmp/key_table_test.XXXXXX";
 
 static int setup(void **state)
 {
-    (void) state;
     const int fd = mkstemp(path);
     assert_true(fd >= 0);
     close(fd);
@@ -27,7 +26,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     return unlink(path);
 }
 
@@ -82,7 +80,6 @@ static void plain_keys_count(void **state)
                                 "four\ttenant=a set-tenant # whose\nfive#6 scopes=models\n");
     bt_identity_t who;
 
-    (void) state;
     assert_int_equal(bt_key_table_count(t), 5);
     assert_int_equal(find(t, "one", &who), BT_AUTH_OK);
     assert_int_equal(who.source, BT_IDENTITY_KEY);
@@ -112,7 +109,6 @@ static void a_plain_keys_owner_is_known(void **state)
     bt_key_table_t *t = read_ok("one\n");
     bt_identity_t who;
 
-    (void) state;
     assert_int_equal(find(t, "one", &who), BT_AUTH_OK);
     assert_true(who.owner == UINT64_C(0x7e05bcdcdc492801)); /* of printf one | sha1sum */
     bt_key_table_unref(t);
@@ -127,7 +123,6 @@ static void hashed_keys_count(void **state)
                                 "bk_d " HASHED " expires=2027-01-15T08:00:01Z\n");
     bt_identity_t who;
 
-    (void) state;
     assert_int_equal(bt_key_table_count(t), 3);
     assert_int_equal(find(t, "bk_a_secret", &who), BT_AUTH_OK);
     is_text(who.id, "bk_a");
@@ -155,7 +150,6 @@ static void models_are_patterns(void **state)
     const bt_identity_t all = {0}, some = {.models = BT_STR("llama-*,m2")},
                         named = {.models = BT_STR("*")};
 
-    (void) state;
     assert_true(bt_identity_may_use(&all, BT_STR("")));
     assert_true(bt_identity_may_use(&some, BT_STR("llama-3")));
     assert_true(bt_identity_may_use(&some, BT_STR("m2")));
@@ -170,7 +164,6 @@ static void refuses_what_would_lock_out_or_let_in(void **state)
 {
     char text[1200];
 
-    (void) state;
     expect("# nothing\n\n", ": no key in it: every client would be refused");
     expect("fine\nnot fine\n",
            ":2: behind the key only tenant=, scopes=, models=, expires=, created=, revoked= and "
@@ -218,7 +211,6 @@ static void tells_when_a_file_has_changed(void **state)
     bt_key_table_t *a = read_ok("one tenant=a\ntwo\n"), *b = read_ok("one tenant=a\ntwo\n"),
                    *c = read_ok("one tenant=b\ntwo\n");
 
-    (void) state;
     assert_true(bt_key_table_same(a, b));
     assert_false(bt_key_table_same(a, c));
     bt_key_table_unref(a);
@@ -233,7 +225,6 @@ static void many_keys_are_one_look_each(void **state)
     size_t n = 0;
     bt_identity_t who;
 
-    (void) state;
     for (unsigned i = 0; i < COUNT; i++)
         n += (size_t) sprintf(text + n, "bk_k%u " HASHED "\n", i);
     bt_key_table_t *t = read_ok(text);
@@ -253,7 +244,6 @@ static void many_may_write_a_store(void **state)
     char why[256] = "";
     unsigned left_out = 9;
 
-    (void) state;
     assert_int_equal(bt_key_table_of(BT_STR("plain\nbk_a " HASHED "\nbk_b " HASHED " later=1\n"),
                                      &left_out, &t, why, sizeof why),
                      0);

@@ -39,7 +39,6 @@ static void on_event(void *user, const bt_kv_event_t *e)
 
 static int setup(void **state)
 {
-    (void) state;
     bt_kv_decoder_init(&decoder);
     memset(got, 0, sizeof(got));
     count = 0;
@@ -48,7 +47,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_kv_decoder_fini(&decoder);
     return 0;
 }
@@ -97,7 +95,6 @@ static void test_maps(void **state)
 {
     char bytes[256];
 
-    (void) state;
     assert_int_equal(
         decode(unhex(
             "93cb3ff00000000000009188a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657391"
@@ -114,7 +111,6 @@ static void test_arrays(void **state)
 {
     char bytes[256];
 
-    (void) state;
     assert_int_equal(decode(unhex("93cb3ff00000000000009198ab426c6f636b53746f72656491cf72aefbf8dd87"
                                   "54f8c0940102030404c0a3475055c000",
                                   bytes)),
@@ -126,7 +122,6 @@ static void test_removed_and_cleared(void **state)
 {
     char bytes[256];
 
-    (void) state;
     assert_int_equal(decode(unhex("93cb3ff00000000000009283a474797065ac426c6f636b52656d6f766564ac62"
                                   "6c6f636b5f6861736865739107a66d656469756da347505581a474797065b041"
                                   "6c6c426c6f636b73436c656172656400",
@@ -143,7 +138,6 @@ static void test_a_real_vllm(void **state)
 {
     char bytes[512];
 
-    (void) state;
     assert_int_equal(
         decode(unhex(
             "93cb41dac2698386a88d918ba474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392"
@@ -184,7 +178,6 @@ static void test_a_real_sglang(void **state)
 {
     char bytes[512];
 
-    (void) state;
     assert_int_equal(
         decode(unhex(
             "93cb41dac26b829d7b469188a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392"
@@ -208,7 +201,6 @@ static void test_a_real_sglang(void **state)
 /* A batch that is a map, too, and no rank. */
 static void test_batch_as_a_map(void **state)
 {
-    (void) state;
     assert_int_equal(decode(BYTES("\x82\xa2ts\x01\xa6"
                                   "events\x91\x91\xb0"
                                   "AllBlocksCleared")),
@@ -221,7 +213,6 @@ static void test_batch_as_a_map(void **state)
 /* Digests are what the engine would send as numbers; SGLang's numbers have a sign. */
 static void test_hashes(void **state)
 {
-    (void) state;
     /* ["BlockRemoved", [bin 16, -2360060374177730597]] */
     assert_int_equal(
         decode(BYTES("\x92\x01\x91\x92\xac"
@@ -236,7 +227,6 @@ static void test_hashes(void **state)
 /* vLLM's tail: lora_name, extra_keys, group, kind, window. SGLang's: a map with the salt. Pairs of tokens are keyed for drafts. */
 static void test_tails(void **state)
 {
-    (void) state;
     /* ["BlockStored", [1], nil, [5, 6], 2, 3, "CPU", "sql", [["sql", "salty"]], 1, "sliding_window", 64] */
     assert_int_equal(decode(BYTES("\x92\x01\x91\x9c\xab"
                                   "BlockStored\x91\x01\xc0\x92\x05\x06\x02\x03\xa3"
@@ -263,7 +253,6 @@ static void test_tails(void **state)
 /* An image in the second block: whoever knows its tokens alone must not find it. */
 static void test_extra_keys(void **state)
 {
-    (void) state;
     /* ["BlockStored", [1, 2], nil, [5, 6], 1, nil, "GPU", nil, [nil, [["img", 3]]]] */
     assert_int_equal(decode(BYTES("\x92\x01\x91\x99\xab"
                                   "BlockStored\x92\x01\x02\xc0\x92\x05\x06\x01\xc0\xa3"
@@ -278,7 +267,6 @@ static void test_extra_keys(void **state)
 /* Engines change: what is not known is no reason to lose the rest. */
 static void test_unknown_is_skipped(void **state)
 {
-    (void) state;
     /* [1, [["BlockInactive", 1], {"type": "BlockRemoved", "block_hashes": [9], "new": {"a": [1]}}, ["BlockRemoved", [1], "TAPE"]], 0, "more"] */
     assert_int_equal(decode(BYTES("\x94\x01\x93\x92\xad"
                                   "BlockInactive\x01\x83\xa4type\xac"
@@ -321,7 +309,6 @@ static void test_malformed_events(void **state)
               "BlockStored\x91\x01\xc0\x91\x05\xcf\xff\xff\xff\xff\xff\xff\xff\xff"),
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         char payload[128] = "\x92\x01\x92";
         const bt_str_t next = BYTES("\x91\xb0"
@@ -346,7 +333,6 @@ static void test_no_batches(void **state)
                                    BYTES("\x92\x01\xdd\xff\xff\xff\xff")};
     char *large = calloc(1, BT_KV_PAYLOAD_MAX + 1);
 
-    (void) state;
     assert_non_null(large);
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         assert_int_equal(decode(all[i]), BT_E_INVAL);
@@ -359,7 +345,6 @@ static void test_no_batches(void **state)
 /* Blocks that go into another tier are named, not told again. */
 static void test_without_tokens(void **state)
 {
-    (void) state;
     /* ["BlockStored", [1, 2], nil, [], 0, nil, "CPU"] */
     assert_int_equal(decode(BYTES("\x92\x01\x91\x97\xab"
                                   "BlockStored\x92\x01\x02\xc0\x90\x00\xc0\xa3"

@@ -48,21 +48,18 @@ static void open_with(bool has_replay)
 
 static int setup(void **state)
 {
-    (void) state;
     open_with(true);
     return 0;
 }
 
 static int setup_without_replay(void **state)
 {
-    (void) state;
     open_with(false);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_kv_follow_fini(&follow);
     bt_kv_decoder_fini(&decoder);
     bt_kv_index_free(index_);
@@ -118,7 +115,6 @@ static uint64_t held(void)
 
 static void test_late_joiner(void **state)
 {
-    (void) state;
     assert_int_equal(asked, 1);
     assert_int_equal(asked_from, 0);
     assert_false(bt_kv_follow_wants_more(&follow));
@@ -138,7 +134,6 @@ static void test_late_joiner(void **state)
 
 static void test_old_shape_ends(void **state)
 {
-    (void) state;
     answer(0, true);
     answer(UINT64_MAX, true);
     assert_true(bt_kv_part_is_live(index_, part));
@@ -147,7 +142,6 @@ static void test_old_shape_ends(void **state)
 /* The engine keeps only so much: what it still has is better than nothing. */
 static void test_joiner_comes_too_late_for_all(void **state)
 {
-    (void) state;
     answer(0, false);
     bt_kv_follow_down(&follow);
     bt_kv_follow_up(&follow, now_ms);
@@ -162,7 +156,6 @@ static void test_joiner_comes_too_late_for_all(void **state)
 
 static void test_gap_is_healed(void **state)
 {
-    (void) state;
     end();
     stream(0);
     stream(3);
@@ -188,7 +181,6 @@ static void test_gap_is_healed(void **state)
 
 static void test_gap_that_nobody_can_heal(void **state)
 {
-    (void) state;
     end();
     stream(0);
     stream(1);
@@ -205,7 +197,6 @@ static void test_gap_that_nobody_can_heal(void **state)
 
 static void test_gap_and_silence(void **state)
 {
-    (void) state;
     end();
     stream(0);
     stream_as(5, 0);
@@ -230,7 +221,6 @@ static void go_quiet(void)
 /* No number behind it shows that the last batch was lost. It is asked for once, and the stream does not wait. */
 static void test_last_batch_is_lost(void **state)
 {
-    (void) state;
     end();
     now_ms += BT_KV_QUIET_MS;
     bt_kv_follow_turn(&follow, now_ms);
@@ -256,7 +246,6 @@ static void test_last_batch_is_lost(void **state)
 /* That answer was made before the batch that is missing now: it is no reason to give the part up. */
 static void test_gap_while_it_is_asked(void **state)
 {
-    (void) state;
     end();
     stream(0);
     go_quiet();
@@ -275,7 +264,6 @@ static void test_gap_while_it_is_asked(void **state)
 /* A ROUTER drops what a full pipe does not take. */
 static void test_answer_with_a_hole(void **state)
 {
-    (void) state;
     answer(0, false);
     answer(1, false);
     answer(4, false);
@@ -293,7 +281,6 @@ static void test_answer_with_a_hole(void **state)
 
 static void test_gap_without_replay(void **state)
 {
-    (void) state;
     assert_true(bt_kv_part_is_live(index_, part));
     stream_as(40, 0); /* whatever was before us */
     assert_int_equal(losses, 0);
@@ -306,7 +293,6 @@ static void test_gap_without_replay(void **state)
 
 static void test_restart(void **state)
 {
-    (void) state;
     end();
     for (uint64_t n = 0; n < 5; n++)
         stream(n);
@@ -328,7 +314,6 @@ static void test_restart(void **state)
 /* TensorRT-LLM counts from the time. */
 static void test_restart_forward(void **state)
 {
-    (void) state;
     end();
     stream_as(UINT64_C(1) << 60, 0);
     stream_as((UINT64_C(1) << 60) + 1, 1);
@@ -340,7 +325,6 @@ static void test_restart_forward(void **state)
 
 static void test_down(void **state)
 {
-    (void) state;
     answer(0, false);
     bt_kv_follow_down(&follow);
     assert_false(bt_kv_part_is_live(index_, part));
@@ -359,7 +343,6 @@ static void test_what_is_no_batch(void **state)
 {
     char seq[8];
 
-    (void) state;
     end();
     stream(0);
     bt_kv_follow_message(&follow, (bt_str_t[]){BT_STR("t"), number(1, seq), BT_STR("\xc1")}, 3,
@@ -376,7 +359,6 @@ static void test_what_is_no_batch(void **state)
 
 static void test_replay_that_cannot_be_asked(void **state)
 {
-    (void) state;
     end();
     stream(0);
     ask_rc = BT_E_LIMIT;
@@ -412,7 +394,6 @@ static void test_snapshot_goes_on(void **state)
 {
     bt_kv_place_t place;
 
-    (void) state;
     restore();
     assert_true(bt_kv_follow_place(&follow, &place)); /* written once more, should we end now */
     assert_int_equal(place.number, 2);
@@ -452,7 +433,6 @@ static void test_snapshot_of_another_process(void **state)
 {
     char bytes[64], seq[8];
 
-    (void) state;
     restore();
     bt_kv_follow_up(&follow, now_ms);
     bt_kv_follow_message(
@@ -464,7 +444,6 @@ static void test_snapshot_of_another_process(void **state)
 /* It has said fewer batches than the one before it had. */
 static void test_snapshot_of_a_process_that_is_new(void **state)
 {
-    (void) state;
     restore();
     bt_kv_follow_up(&follow, now_ms);
     end();
@@ -473,7 +452,6 @@ static void test_snapshot_of_a_process_that_is_new(void **state)
 
 static void test_snapshot_that_is_too_old(void **state)
 {
-    (void) state;
     restore();
     bt_kv_follow_up(&follow, now_ms);
     answer(3, false); /* 2 is not kept any more */
@@ -482,7 +460,6 @@ static void test_snapshot_that_is_too_old(void **state)
 
 static void test_snapshot_and_silence(void **state)
 {
-    (void) state;
     restore();
     bt_kv_follow_up(&follow, now_ms);
     now_ms += BT_KV_REPLAY_DEADLINE_MS;
@@ -493,7 +470,6 @@ static void test_snapshot_and_silence(void **state)
 /* A connection that ends before the answer says nothing of the engine. */
 static void test_snapshot_and_a_connection_that_ends(void **state)
 {
-    (void) state;
     restore();
     bt_kv_follow_up(&follow, now_ms);
     bt_kv_follow_down(&follow);
@@ -512,7 +488,6 @@ static void test_place(void **state)
 {
     bt_kv_place_t place, next;
 
-    (void) state;
     end();
     assert_false(bt_kv_follow_place(&follow, &place)); /* nothing has come */
     stream(0);

@@ -23,14 +23,12 @@ static void open_with(uint64_t max_held)
 
 static int setup(void **state)
 {
-    (void) state;
     open_with(0);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_kv_query_free(query);
     bt_kv_index_free(index_);
     return 0;
@@ -141,7 +139,6 @@ static void test_longest_prefix(void **state)
     uint32_t tokens[PROMPT_BLOCKS * BLOCK], other[PROMPT_BLOCKS * BLOCK];
     const uint32_t a = open_part(), b = open_part();
 
-    (void) state;
     fill_prompt(tokens, PROMPT_BLOCKS, 5, 0);
     fill_prompt(other, PROMPT_BLOCKS, 5, 1);
     store(a, tokens, 0, 8);
@@ -176,7 +173,6 @@ static void test_tiers(void **state)
     const uint32_t a = open_part();
     uint64_t hashes[2];
 
-    (void) state;
     fill_prompt(tokens, PROMPT_BLOCKS, 0, 0);
     store(a, tokens, 0, 6);
     /* two of them are also in the host's memory, told by name; then they leave the device */
@@ -204,7 +200,6 @@ static void test_spaces(void **state)
     const uint64_t root = bt_kv_root(BT_STR("sql"), BT_STR("salty"));
     const uint32_t a = open_part();
 
-    (void) state;
     fill_prompt(tokens, PROMPT_BLOCKS, 0, 0);
     store_tier(a, tokens, 0, 6, BT_KV_DEVICE, root);
     assert_int_equal(find(tokens, PROMPT_BLOCKS), 0);
@@ -226,7 +221,6 @@ static void test_what_cannot_be_placed(void **state)
     uint32_t tokens[PROMPT_BLOCKS * BLOCK];
     const uint32_t a = open_part();
 
-    (void) state;
     fill_prompt(tokens, PROMPT_BLOCKS, 0, 0);
     store(a, tokens, 4, 6); /* what was before it was missed */
     assert_int_equal(stats().orphans, 2);
@@ -263,7 +257,6 @@ static void test_name_for_another_block(void **state)
     const uint32_t a = open_part();
     const uint64_t name = 7;
 
-    (void) state;
     fill_prompt(tokens, 1, 0, 0);
     fill_prompt(other, 1, 0, 1);
     for (unsigned i = 0; i < 2; i++)
@@ -284,7 +277,6 @@ static void test_copies(void **state)
     uint32_t tokens[PROMPT_BLOCKS * BLOCK];
     const uint32_t a = open_part(), b = open_part();
 
-    (void) state;
     fill_prompt(tokens, 3, 0, 0);
     store(a, tokens, 0, 3);
     store(b, tokens, 0, 3);
@@ -313,7 +305,6 @@ static void test_sizes_side_by_side(void **state)
     uint32_t tokens[PROMPT_BLOCKS * BLOCK];
     const uint32_t a = open_part(), b = open_part();
 
-    (void) state;
     fill_prompt(tokens, PROMPT_BLOCKS, 0, 0);
     store(a, tokens, 0, 3);
     bt_kv_part_apply(index_, b,
@@ -342,7 +333,6 @@ static void test_sizes_are_given_back(void **state)
 {
     uint32_t tokens[PROMPT_BLOCKS * BLOCK], parts[BT_KV_SIZES_MAX + 1];
 
-    (void) state;
     fill_prompt(tokens, PROMPT_BLOCKS, 0, 0);
     for (unsigned i = 0; i <= BT_KV_SIZES_MAX; i++) {
         parts[i] = open_part();
@@ -368,7 +358,6 @@ static void test_reads_no_further(void **state)
     uint32_t tokens[8000 * BLOCK];
     struct text t = {tokens, sizeof(tokens) / sizeof(tokens[0]), 0};
 
-    (void) state;
     fill_prompt(tokens, 8000, 0, 0);
     store(open_part(), tokens, 0, 3);
     assert_int_equal(bt_kv_query_find(query, &(bt_kv_prompt_t){read_text, &t, 0}), 3);
@@ -411,7 +400,6 @@ static void test_churn_takes_no_more_room(void **state)
     const unsigned prompts = 600 / PROMPT_BLOCKS;
     uint64_t bytes = 0;
 
-    (void) state;
     for (unsigned n = 0; n < 100 * prompts; n++) {
         if (n >= prompts) {
             fill_prompt(tokens, PROMPT_BLOCKS, 0, n - prompts);
@@ -501,7 +489,6 @@ static void test_against_a_model(void **state)
     static const unsigned shared = 4;
     uint32_t tokens[PROMPTS][PROMPT_BLOCKS * BLOCK];
 
-    (void) state;
     memset(model, 0, sizeof(model));
     memset(copies, 0, sizeof(copies));
     srand(11);

@@ -89,7 +89,6 @@ static void test_readers_never_see_anything_else(void **state)
     pthread_t threads[READERS];
     uint32_t first;
 
-    (void) state;
     assert_int_equal(bt_kv_index_new(&index_, &(bt_kv_index_config_t){.max_held = 20000}), 0);
     assert_int_equal(bt_kv_part_open(index_, PARTS, &first), 0);
     for (unsigned i = 0; i < BLOCKS * BLOCK; i++)

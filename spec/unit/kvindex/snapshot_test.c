@@ -24,7 +24,6 @@ static const uint64_t names[BLOCKS] = {11, 0, 13, 14, 15, 16}; /* 0 is a name li
 
 static int setup(void **state)
 {
-    (void) state;
     snprintf(folder, sizeof(folder), "/tmp/kv-snapshot-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/index", folder);
@@ -34,7 +33,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_kv_index_free(index_);
     (void) unlink(path);
     assert_int_equal(rmdir(folder), 0); /* nothing was left beside it */
@@ -121,7 +119,6 @@ static void test_what_was_known(void **state)
 {
     bt_kv_place_t place;
 
-    (void) state;
     write_two();
     begin_anew();
     bt_kv_snapshot_t *s = read_it();
@@ -155,7 +152,6 @@ static void test_sizes(void **state)
 {
     bt_kv_place_t place;
 
-    (void) state;
     write_two();
     begin_anew();
     for (unsigned i = 1; i <= BT_KV_SIZES_MAX; i++)
@@ -178,7 +174,6 @@ static void test_bounds(void **state)
     bt_kv_index_stats_t stats;
     bt_kv_place_t place;
 
-    (void) state;
     write_two();
     bt_kv_index_free(index_);
     assert_int_equal(bt_kv_index_new(&index_, &(bt_kv_index_config_t){.max_held = 3}), 0);
@@ -193,7 +188,6 @@ static void test_nothing_to_say(void **state)
 {
     bt_kv_snapshot_writer_t *w;
 
-    (void) state;
     write_two();
     assert_int_equal(bt_kv_snapshot_begin(&w, path), 0);
     assert_int_equal(bt_kv_snapshot_commit(w, index_), 0);
@@ -209,7 +203,6 @@ static void test_no_place_to_write(void **state)
     bt_kv_snapshot_writer_t *w;
     char nowhere[128], name[5000];
 
-    (void) state;
     snprintf(nowhere, sizeof(nowhere), "%s/no/index", folder);
     assert_int_equal(bt_kv_snapshot_begin(&w, nowhere), -ENOENT);
     memset(name, 'x', sizeof(name));
@@ -260,7 +253,6 @@ static void is_refused(const char *expected)
 
 static void test_flipped_and_cut(void **state)
 {
-    (void) state;
     write_two();
     read_whole();
     for (size_t i = 0; i < size; i++) {
@@ -292,7 +284,6 @@ static void test_nonsense_with_a_checksum(void **state)
     const char *why;
     unsigned taken = 0;
 
-    (void) state;
     write_two();
     read_whole();
     for (size_t i = 16; i < size - 8; i++)
@@ -320,7 +311,6 @@ static void test_foreign(void **state)
     bt_kv_snapshot_t *s;
     const char *why;
 
-    (void) state;
     assert_int_equal(bt_kv_snapshot_read(&s, path, &why), -ENOENT);
     put_file("a log\n", 6);
     is_refused("no snapshot");

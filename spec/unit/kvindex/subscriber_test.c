@@ -105,7 +105,6 @@ static void finish(void)
 
 static int setup(void **state)
 {
-    (void) state;
     port = free_ports();
     replay_port = port + 1;
     begin(NULL, 0);
@@ -114,7 +113,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     finish();
     bt_zmq_publisher_free(publisher);
     publisher = NULL;
@@ -125,7 +123,6 @@ static char folder[64], path[96];
 
 static int setup_with_snapshot(void **state)
 {
-    (void) state;
     snprintf(folder, sizeof(folder), "/tmp/kv-subscriber-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof(path), "%s/index", folder);
@@ -185,7 +182,6 @@ static bool is_live(void)
 
 static void test_late_joiner(void **state)
 {
-    (void) state;
     publish_with(100, false);
     for (unsigned i = 0; i < 5; i++)
         store(i, false); /* nobody is there yet */
@@ -214,13 +210,11 @@ static void gap_is_healed(bool is_old)
 
 static void test_gap_is_healed(void **state)
 {
-    (void) state;
     gap_is_healed(false);
 }
 
 static void test_gap_is_healed_in_the_old_shape(void **state)
 {
-    (void) state;
     gap_is_healed(true);
 }
 
@@ -228,7 +222,6 @@ static void test_gap_without_replay(void **state)
 {
     bt_kv_subscriber_stats_t stats;
 
-    (void) state;
     publish_with(0, false);
     add(false);
     UNTIL(is_live());
@@ -244,7 +237,6 @@ static void test_gap_without_replay(void **state)
 
 static void test_engine_restarts(void **state)
 {
-    (void) state;
     publish_with(100, false);
     add(true);
     UNTIL(is_live());
@@ -263,7 +255,6 @@ static void test_engine_restarts(void **state)
 /* Nobody is there, for good: the end comes all the same. */
 static void test_nobody_is_there(void **state)
 {
-    (void) state;
     add(true);
     UNTIL(atomic_load(&part_count) == 1);
     assert_false(is_live());
@@ -282,7 +273,6 @@ static void fill_with_two_kept(void)
 
 static void test_snapshot(void **state)
 {
-    (void) state;
     fill_with_two_kept();
     finish();
     store(5, false); /* while nobody is there */
@@ -298,7 +288,6 @@ static void test_snapshot_of_an_engine_that_is_gone(void **state)
 {
     bt_kv_subscriber_stats_t stats;
 
-    (void) state;
     fill_with_two_kept();
     finish();
     bt_zmq_publisher_free(publisher);
@@ -316,7 +305,6 @@ static void test_snapshot_of_an_engine_that_is_gone(void **state)
 /* Now and then, and when asked: without an end. */
 static void test_snapshot_while_it_goes_on(void **state)
 {
-    (void) state;
     fill_with_two_kept();
     assert_int_not_equal(access(path, F_OK), 0);
     bt_kv_subscriber_save(subscriber);
@@ -337,7 +325,6 @@ static void test_snapshot_that_cannot_be_written_is_told_at_the_start(void **sta
     char nowhere[128], text[512] = "";
     int log[2];
 
-    (void) state;
     add(false);
     finish();
     snprintf(nowhere, sizeof(nowhere), "%s/none/index", folder);
@@ -363,7 +350,6 @@ static void test_end_on_a_disk_that_hangs(void **state)
     char beside[128];
     int disk;
 
-    (void) state;
     fill_with_two_kept();
     snprintf(beside, sizeof(beside), "%s.%ld", path, (long) getpid());
     assert_int_equal(mkfifo(beside, 0600), 0);

@@ -10,7 +10,6 @@ static bt_estimate_t e;
 
 static int init(void **state)
 {
-    (void) state;
     memset(&e, 0, sizeof e);
     bt_estimate_init(&e);
     return 0;
@@ -29,7 +28,6 @@ static uint64_t milli_of(const char *model)
 
 static void test_one_model(void **state)
 {
-    (void) state;
     assert_int_equal(milli_of("a"), 4000);
     teach("a", 300, 100, 1);
     assert_int_equal(milli_of("a"), 4000 - 500 + 375);
@@ -45,7 +43,6 @@ static void test_one_model(void **state)
 
 static void test_each_has_its_own(void **state)
 {
-    (void) state;
     teach("english", 450, 100, 40);
     teach("chinese", 150, 100, 40);
     assert_in_range(milli_of("english"), 4480, 4520);
@@ -57,7 +54,6 @@ static void test_each_has_its_own(void **state)
 
 static void test_no_lessons(void **state)
 {
-    (void) state;
     teach("a", 0, 10, 5);
     teach("a", 10, 0, 5);
     teach("a", 1 << 20, 300, 5); /* a picture */
@@ -70,7 +66,6 @@ static void test_no_lessons(void **state)
 static void test_no_more_than_there_is_room_for(void **state)
 {
     char name[200];
-    (void) state;
 
     for (unsigned i = 0; i < 3 * BT_ESTIMATE_MODELS; i++) {
         snprintf(name, sizeof name, "%0150u", i); /* longer than what is kept */
@@ -99,7 +94,6 @@ static void test_threads(void **state)
     static char names[THREADS][8] = {"a", "b", "a", "b"};
     pthread_t threads[THREADS];
     void *bad;
-    (void) state;
 
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, learn, names[i]), 0);

@@ -22,7 +22,6 @@ static void test_keys(void **state)
     char name[] = "rpm", one[BT_LIMIT_KEY_MAX], two[BT_LIMIT_KEY_MAX], text[400];
     bt_limit_t limit = {.name = name, .window_ms = 60000};
     bt_limit_subject_t who = subject("127.0.0.1", "bk_a", "acme", "m:1");
-    (void) state;
 
     key_is(&limit, &who, "l:rpm:requests:60000");
     limit.per = 1U << BT_LIMIT_TENANT | 1U << BT_LIMIT_MODEL;
@@ -69,7 +68,6 @@ static void test_fits(void **state)
     const bt_limit_subject_t who = subject("127.0.0.1", "", "acme", "m");
     char acme[] = "acme", other[] = "other";
     bt_limit_t limit = {.per = 0};
-    (void) state;
 
     assert_true(bt_limit_fits(&limit, &who));
     limit.match[BT_LIMIT_TENANT] = acme;
@@ -89,7 +87,6 @@ static void address_is(const char *peer, const char *expected)
 
 static void test_addresses(void **state)
 {
-    (void) state;
     address_is("192.0.2.7", "192.0.2.7");
     address_is("::ffff:192.0.2.7", "192.0.2.7");
     address_is("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64");
@@ -105,7 +102,6 @@ static void test_addresses(void **state)
 static void test_list(void **state)
 {
     bt_limit_table_t *table = bt_limit_table_new();
-    (void) state;
 
     for (unsigned i = 0; i < BT_LIMITS_MAX; i++) {
         bt_limit_t *limit = bt_limit_table_add(table);

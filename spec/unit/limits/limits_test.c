@@ -35,7 +35,6 @@ static void test_reload(void **state)
     bt_limits_view_t view = {0, NULL};
     bt_limits_t *limits;
     char name[16];
-    (void) state;
 
     assert_int_equal(bt_limits_new(&limits), 0);
     bt_limits_set(limits, NULL);
@@ -71,7 +70,6 @@ static void test_at_a_time(void **state)
 {
     bt_limits_t *limits;
     int64_t now;
-    (void) state;
 
     assert_int_equal(bt_limits_new(&limits), 0);
     assert_false(bt_limits_enter(limits, BT_STR("k"), 0, &now));
@@ -113,7 +111,6 @@ static void test_threads(void **state)
 {
     pthread_t threads[THREADS];
     int64_t now;
-    (void) state;
 
     assert_int_equal(bt_limits_new(&all), 0);
     for (unsigned i = 0; i < THREADS; i++)

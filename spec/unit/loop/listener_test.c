@@ -55,7 +55,6 @@ static int foreign_listener(unsigned *port_p, bool reuse_port)
 
 static void test_port_taken(void **state)
 {
-    (void) state;
     for (int reuse = 0; reuse < 2; reuse++) {
         unsigned port, bound = 7;
         int foreign = foreign_listener(&port, reuse == 1);
@@ -75,7 +74,6 @@ static void test_loops_share_a_port(void **state)
     unsigned port, again;
     int fds[LOOPS];
 
-    (void) state;
     fds[0] = bt_listener_bind("127.0.0.1", 0, true, &port);
     assert_true(fds[0] >= 0);
     assert_true(port > 0);
@@ -96,7 +94,6 @@ static void test_stale_memory_of_own_sockets(void **state)
     int fd = bt_listener_bind("127.0.0.1", 0, true, &port);
     int on = 1;
 
-    (void) state;
     int foreign = foreign_socket(AF_INET);
     struct sockaddr_in addr = {.sin_family = AF_INET, .sin_port = htons((uint16_t) port)};
     addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -120,7 +117,6 @@ static void test_names_and_families(void **state)
     unsigned port;
     int fd = bt_listener_bind("localhost", 0, true, &port);
 
-    (void) state;
     assert_true(fd >= 0);
     int client = dial_port(port);
     assert_true(client >= 0); /* "localhost" is 127.0.0.1 where there is a choice */
@@ -257,7 +253,6 @@ static void test_one_listener_hands_over(void **state)
     int clients[CLIENTS];
     unsigned port;
 
-    (void) state;
     start_nodes(1, &port);
     connect_all(port, clients);
     assert_spread();
@@ -273,7 +268,6 @@ static void test_four_listeners_spread(void **state)
     int clients[CLIENTS];
     unsigned port;
 
-    (void) state;
     start_nodes(LOOPS, &port);
     connect_all(port, clients);
     assert_spread();
@@ -316,7 +310,6 @@ static void test_drain_accepts_what_is_waiting(void **state)
     unsigned port = start_solo();
     int clients[100];
 
-    (void) state;
     for (int i = 0; i < 100; i++)
         clients[i] = dial_port(port);
     assert_int_equal(solo.accepted, 0); /* the loop has not run: they wait in the backlog */
@@ -334,7 +327,6 @@ static void test_a_turn_accepts_a_bounded_number(void **state)
     unsigned port = start_solo();
     int clients[100];
 
-    (void) state;
     for (int i = 0; i < 100; i++)
         clients[i] = dial_port(port);
     uv_run(&solo.loop.uv, UV_RUN_ONCE);
@@ -351,7 +343,6 @@ static void test_close_from_on_accept(void **state)
     unsigned port = start_solo();
     int clients[3];
 
-    (void) state;
     for (int i = 0; i < 3; i++)
         clients[i] = dial_port(port);
     close_on_accept = true;
@@ -369,7 +360,6 @@ static void test_out_of_descriptors(void **state)
     struct rlimit old, tight;
     char byte;
 
-    (void) state;
     turn(&solo.loop, 1);
     int first = dial_port(port);
     int probe = dup(first); /* the lowest free descriptor */
@@ -412,7 +402,6 @@ static void test_a_descriptor_is_freed_for_one_that_waits(void **state)
     unsigned port = start_solo();
     struct rlimit old, tight;
 
-    (void) state;
     bt_listener_on_full(solo.listener, on_full, &solo);
     turn(&solo.loop, 1);
     int first = dial_port(port), second = dial_port(port);

@@ -59,7 +59,6 @@ static void test_mailbox_keeps_order_and_loses_nothing(void **state)
     struct post_office office = {.received = 0};
     struct producer producers[PRODUCERS];
 
-    (void) state;
     assert_int_equal(bt_loop_init(&office.loop, 0), 0);
     for (unsigned i = 0; i < PRODUCERS; i++) {
         producers[i] = (struct producer){.office = &office, .index = i};
@@ -97,7 +96,6 @@ static void test_mail_posted_by_mail_comes_next_turn(void **state)
 {
     bt_loop_t loop;
 
-    (void) state;
     relayed = 0;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     bt_loop_post(&loop, &relay_mail, on_first);
@@ -112,7 +110,6 @@ static void test_fini_delivers_what_is_left(void **state)
 {
     bt_loop_t loop;
 
-    (void) state;
     relayed = 0;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     bt_loop_post(&loop, &relay_mail, on_first);
@@ -124,7 +121,6 @@ static void test_stop_before_run_counts(void **state)
 {
     bt_loop_t loop;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&loop, 3), 0);
     assert_int_equal(loop.index, 3);
     bt_loop_stop(&loop);
@@ -143,7 +139,6 @@ static void test_stop_from_another_thread(void **state)
     bt_loop_t loop;
     pthread_t thread;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     for (int i = 0; i < 100; i++) {
         assert_int_equal(pthread_create(&thread, NULL, run_loop, &loop), 0);
@@ -157,7 +152,6 @@ static void test_idle_loop_sleeps_without_end(void **state)
 {
     bt_loop_t loop;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     turn(&loop, 3);
     assert_int_equal(uv_backend_timeout(&loop.uv), -1);
@@ -169,7 +163,6 @@ static void test_sigpipe_does_not_kill(void **state)
     bt_loop_t loop;
     int fds[2];
 
-    (void) state;
     signal(SIGPIPE, SIG_DFL);
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     assert_int_equal(pipe(fds), 0);
@@ -208,7 +201,6 @@ static void test_later_comes_once_and_before_the_loop_sleeps(void **state)
     bt_loop_t loop;
     bt_mail_t mail;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     bt_later_init(&put_off.later, on_later);
     by_mail = &put_off;
@@ -229,7 +221,6 @@ static void test_fini_calls_what_was_put_off(void **state)
     struct put_off put_off = {.calls = 0};
     bt_loop_t loop;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&loop, 0), 0);
     bt_later_init(&put_off.later, on_later);
     bt_loop_later(&loop, &put_off.later);
@@ -275,7 +266,6 @@ static void test_stalls_are_noted(void **state)
     bt_timer_t timer;
     bt_loop_t loop;
 
-    (void) state;
     assert_int_equal(bt_flight_open(1), 0);
     bt_flight_bind(0);
     assert_int_equal(bt_loop_init(&loop, 0), 0);

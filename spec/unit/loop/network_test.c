@@ -28,7 +28,6 @@ static bool has(const char *network_text, const char *text)
 
 static void test_has(void **state)
 {
-    (void) state;
     assert_true(has("10.0.0.7", "10.0.0.7"));
     assert_false(has("10.0.0.7", "10.0.0.6"));
     assert_true(has("10.0.0.0/8", "10.255.1.2"));
@@ -53,7 +52,6 @@ static void test_has(void **state)
 
 static void test_bad_texts(void **state)
 {
-    (void) state;
     static const char *const bad[] = {
         "",           "/8",     "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/8/8",
         "10.0.0.0/x", "10.0.0", "node-1",    "fd00::/129",  "10.0.0.1:80", "localhost"};
@@ -71,7 +69,6 @@ static void test_bad_texts(void **state)
 
 static void test_same(void **state)
 {
-    (void) state;
     struct sockaddr_storage a = addr_of("10.0.0.7"), b = addr_of("::ffff:10.0.0.7"),
                             c = addr_of("10.0.0.8"), unix_one = {.ss_family = AF_UNIX};
 
@@ -83,7 +80,6 @@ static void test_same(void **state)
 
 static void test_loopback(void **state)
 {
-    (void) state;
     static const char *const loopback[] = {"127.0.0.1", "127.255.0.2", "::1", "::ffff:127.0.0.1"},
                              *const others[] = {"10.0.0.1", "126.255.255.255", "128.0.0.1",
                                                 "::",       "0.0.0.0",         "::2"};
@@ -96,7 +92,6 @@ static void test_loopback(void **state)
 
 static void test_endpoint(void **state)
 {
-    (void) state;
     struct sockaddr_storage all[] = {addr_of("10.0.0.7"), addr_of("10.0.0.8"), addr_of("::7"),
                                      addr_of("::8")};
     struct sockaddr_storage unix_one = {.ss_family = AF_UNIX};

@@ -19,13 +19,11 @@ static bt_loop_t loop;
 
 static int setup(void **state)
 {
-    (void) state;
     return bt_loop_init(&loop, 0);
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_loop_fini(&loop);
     return 0;
 }
@@ -51,7 +49,6 @@ static void test_runs_elsewhere_and_ends_here(void **state)
     struct job job = {.runs = 0};
     const size_t before = bt_mem_bytes(BT_MEM_TEXTS);
 
-    (void) state;
     bt_offload_start(&job.work, &loop, run, on_done);
     assert_int_equal(job.ends, 0);
     TURN_UNTIL(&loop, job.ends == 1);
@@ -66,7 +63,6 @@ static void test_loop_turns_meanwhile(void **state)
     uv_sem_t gate;
     struct job slow = {.wait_for = &gate};
 
-    (void) state;
     uv_sem_init(&gate, 0);
     bt_offload_start(&slow.work, &loop, run, on_done);
     for (unsigned i = 0; i < 5; i++)
@@ -85,7 +81,6 @@ static void test_cancel(void **state)
     uv_sem_t gate;
     unsigned ran = 0;
 
-    (void) state;
     uv_sem_init(&gate, 0);
     for (unsigned i = 0; i < MANY; i++) {
         jobs[i] = (struct job){.wait_for = &gate};

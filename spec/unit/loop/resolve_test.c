@@ -14,14 +14,12 @@ static struct sockaddr_storage last_addr;
 
 static int setup(void **state)
 {
-    (void) state;
     answers = 0;
     return bt_loop_init(&loop, 0);
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_loop_fini(&loop);
     return 0;
 }
@@ -49,7 +47,6 @@ static void test_numeric(void **state)
 {
     struct sockaddr_storage addr;
 
-    (void) state;
     assert_int_equal(bt_resolve_numeric("10.1.2.3", 8000, &addr), 0);
     assert_int_equal(addr.ss_family, AF_INET);
     assert_int_equal(ntohs(((struct sockaddr_in *) &addr)->sin_port), 8000);
@@ -67,7 +64,6 @@ static void test_not_numeric(void **state)
                                       "[10.0.0.1]", "1.2.3", "1.2.3.4.5", "::g"};
     struct sockaddr_storage addr = {.ss_family = 77};
 
-    (void) state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_int_equal(bt_resolve_numeric(bad[i], 1, &addr), BT_E_INVAL);
     assert_int_equal(bt_resolve_numeric("10.0.0.1", 65536, &addr), BT_E_INVAL);
@@ -78,7 +74,6 @@ static void test_number_comes_from_the_loop(void **state)
 {
     bt_resolve_t r;
 
-    (void) state;
     assert_int_equal(bt_resolve_start(&r, &loop, "127.0.0.1", 80, on_answer), 0);
     assert_int_equal(answers, 0);
     TURN_UNTIL(&loop, answers == 1);
@@ -90,7 +85,6 @@ static void test_name(void **state)
 {
     bt_resolve_t r;
 
-    (void) state;
     assert_int_equal(bt_resolve_start(&r, &loop, "localhost", 4321, on_answer), 0);
     TURN_UNTIL(&loop, answers == 1);
     assert_int_equal(last_rc, 0);
@@ -103,7 +97,6 @@ static void test_turn(void **state)
     static const char *const expected[] = {"10.0.0.1", "10.0.0.2", "fd00::3", "10.0.0.1"};
     bt_resolve_t r;
 
-    (void) state;
     names_host = "several.test";
     for (unsigned i = 0; i < 3; i++)
         names_addresses[i] = expected[i];
@@ -123,7 +116,6 @@ static void test_bad_name(void **state)
     bt_resolve_t r;
     char name[80];
 
-    (void) state;
     memset(name, 'a', sizeof(name));
     name[70] = '\0';
     assert_int_equal(bt_resolve_start(&r, &loop, name, 1, on_answer), 0);
@@ -147,7 +139,6 @@ static void cancel_one(const char *host)
 
 static void test_cancel(void **state)
 {
-    (void) state;
     cancel_one("127.0.0.1");
     cancel_one("localhost");
 }
@@ -157,7 +148,6 @@ static void test_cancel_where_dns_is_silent(void **state)
 {
     bt_resolve_t r[6]; /* of which four have threads */
 
-    (void) state;
     names_host = "silent.test";
     names_addresses[0] = "10.0.0.1";
     names_addresses[1] = NULL;
@@ -183,7 +173,6 @@ static void test_silent_for_a_while(void **state)
 {
     bt_resolve_t r[3], other;
 
-    (void) state;
     atomic_store(&names_are_silent, true);
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(bt_resolve_start(&r[i], &loop, "silent.test", 1, on_answer), 0);
@@ -203,7 +192,6 @@ static void test_port_out_of_range(void **state)
 {
     bt_resolve_t r;
 
-    (void) state;
     assert_int_equal(bt_resolve_start(&r, &loop, "127.0.0.1", 65536, on_answer), BT_E_INVAL);
 }
 

@@ -15,7 +15,6 @@ static void test_write_error_is_told_once(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     lose_peer(&e, peer);
     bt_stream_write_copy(&e.s, "lost", 4);
@@ -37,7 +36,6 @@ static void test_write_error_while_waiting_for_room(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     congest(&e);
     assert_true(e.s.in_write_bytes > 0);
@@ -55,7 +53,6 @@ static void test_close_while_dirty(void **state)
     char byte;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     bt_buf_t *buf = bt_buf_copy("never", 5);
     bt_stream_write(&e.s, buf, buf->data, 5);
@@ -79,7 +76,6 @@ static void test_close_while_waiting_for_room(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     congest(&e);
     bt_buf_t *buf = bt_buf_new(60000);
@@ -99,7 +95,6 @@ static void test_close_inside_on_read(void **state)
     char *bytes = calloc(1, 200000);
     int peer;
 
-    (void) state;
     for (enum act how = ACT_CLOSE; how <= ACT_RESET; how++) {
         open_pair(&e, &peer);
         fcntl(peer, F_SETFL, O_NONBLOCK);
@@ -119,7 +114,6 @@ static void test_close_inside_on_eof(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     for (enum act how = ACT_CLOSE; how <= ACT_RESET; how++) {
         open_pair(&e, &peer);
         e.on_eof = how;
@@ -135,7 +129,6 @@ static void test_close_inside_on_drain(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     for (enum act how = ACT_CLOSE; how <= ACT_RESET; how++) {
         open_pair(&e, &peer);
         e.on_drain = how;
@@ -153,7 +146,6 @@ static void test_close_inside_on_drain_after_waiting(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     congest(&e);
     e.on_drain = ACT_CLOSE;
@@ -170,7 +162,6 @@ static void test_close_inside_on_write_error(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     for (enum act how = ACT_CLOSE; how <= ACT_RESET; how++) {
         open_pair(&e, &peer);
         e.on_write_error = how;
@@ -200,7 +191,6 @@ static void test_close_a_sibling_of_the_same_flush(void **state)
     int peer_a, peer_b;
     char byte;
 
-    (void) state;
     open_pair(&a, &peer_a);
     open_pair(&b, &peer_b);
     a.s.ops = &sibling_ops;
@@ -222,7 +212,6 @@ static void test_reset_is_seen_as_reset(void **state)
     char byte;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     bt_stream_reset(&e.s);
     TURN_UNTIL(&loop, e.closes == 1);
@@ -239,7 +228,6 @@ static void test_close_after_flush(void **state)
     char byte;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     assert_int_equal(send(peer, "unread request bytes", 20, 0), 20);
     congest(&e);
@@ -270,7 +258,6 @@ static void test_close_after_flush_half_closed_peer(void **state)
     size_t all, n = 0;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     bt_stream_read_start(&e.s);
     congest(&e);
@@ -292,7 +279,6 @@ static void test_close_after_flush_times_out(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     congest(&e);
     bt_stream_close_after_flush(&e.s, 20); /* the peer reads nothing */
@@ -311,7 +297,6 @@ static void test_close_after_flush_lost_peer(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     lose_peer(&e, peer);
     bt_stream_write_copy(&e.s, "x", 1);
@@ -355,7 +340,6 @@ static void connect_and_talk(int family)
 
 static void test_connect(void **state)
 {
-    (void) state;
     connect_and_talk(AF_INET);
     connect_and_talk(AF_INET6);
 }
@@ -366,7 +350,6 @@ static void test_connect_refused(void **state)
     struct end e;
     int listener = raw_listen(AF_INET, &addr);
 
-    (void) state;
     close(listener);
     for (enum act how = ACT_CLOSE; how <= ACT_RESET; how++) {
         dial(&e, &addr);
@@ -385,7 +368,6 @@ static void test_close_while_connecting(void **state)
     struct end e;
     int listener = raw_listen(AF_INET, &addr);
 
-    (void) state;
     dial(&e, &addr);
     bt_stream_write_copy(&e.s, "x", 1);
     bt_stream_close_after_flush(&e.s, 1000);
@@ -402,7 +384,6 @@ static void test_open_takes_a_bad_fd(void **state)
 {
     struct end e;
 
-    (void) state;
     memset(&e, 0, sizeof(e));
     assert_int_equal(bt_stream_init(&e.s, &loop, &ops), 0);
     assert_true(bt_stream_open(&e.s, -1) < 0);

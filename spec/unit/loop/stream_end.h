@@ -122,7 +122,6 @@ static const bt_stream_ops_t ops = {.on_connect = on_connect,
 
 static inline int setup(void **state)
 {
-    (void) state;
     buf_bytes_before = bt_mem_bytes(BT_MEM_BUFFERS);
     return bt_loop_init(&loop, 0);
 }
@@ -130,7 +129,6 @@ static inline int setup(void **state)
 /* Each spec ends with every buffer given back. */
 static inline int teardown(void **state)
 {
-    (void) state;
     bt_loop_fini(&loop);
     bt_pages_thread_fini();
     return bt_mem_bytes(BT_MEM_BUFFERS) == buf_bytes_before ? 0 : -1;

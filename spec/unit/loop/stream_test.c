@@ -26,7 +26,6 @@ static void test_one_turn_is_one_write(void **state)
     char got[100];
     int peer;
 
-    (void) state;
     open_records(&e, &peer);
     bt_buf_t *body = bt_buf_copy("body", 4);
     bt_stream_write(&e.s, NULL, "head ", 5);
@@ -52,7 +51,6 @@ static void test_flush_sends_now(void **state)
     char got[100];
     int peer;
 
-    (void) state;
     open_records(&e, &peer);
     bt_stream_write(&e.s, NULL, "token", 5);
     bt_stream_flush(&e.s);
@@ -84,7 +82,6 @@ static void test_no_buffers_are_no_end(void **state)
     char got[100];
     int peer;
 
-    (void) state;
     open_records(&e, &peer);
     is_out_of_buffers = true;
     bt_stream_write(&e.s, NULL, "token", 5);
@@ -104,7 +101,6 @@ static void test_many_slices(void **state)
     unsigned at = 0;
     int peer;
 
-    (void) state;
     open_records(&e, &peer);
     for (unsigned i = 0; i < 200; i++) {
         bt_buf_t *buf = bt_buf_copy("?", 1);
@@ -133,7 +129,6 @@ static void test_write_copy(void **state)
     char *big = malloc(big_bytes), *got = malloc(big_bytes);
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     for (size_t i = 0; i < big_bytes; i++)
         big[i] = pattern_at(i);
@@ -178,7 +173,6 @@ static void test_last_bytes_of_a_turn(void **state)
     char got[10];
     int peer;
 
-    (void) state;
     flushes = sents = 0;
     open_records(&e, &peer);
     e.s.ops = &flush_ops;
@@ -214,7 +208,6 @@ static void test_writing_without_end_in_the_flush_point(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     sents = 0;
     open_pair(&e, &peer);
     turn(&loop, 2);
@@ -234,7 +227,6 @@ static void test_last_bytes_before_a_close(void **state)
     size_t all, n = 0;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     congest(&e);
     assert_true(e.s.in_write_bytes > 0);
@@ -340,7 +332,6 @@ static void test_echo_with_a_slow_reader(void **state)
     struct echo e = {.sent = 0};
     int fd_a, fd_b, small = 65536;
 
-    (void) state;
     tcp_pair(&fd_a, &fd_b);
     setsockopt(fd_a, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
     setsockopt(fd_b, SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
@@ -371,7 +362,6 @@ static void test_drain_comes_once_per_filling(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     congest(&e);
     unsigned before =
@@ -396,7 +386,6 @@ static void test_fill_from_on_drain(void **state)
     size_t got = 0;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     e.fill = true;
     e.to_fill = 5000000;
@@ -454,7 +443,6 @@ static void check_pinned(size_t event_bytes)
 
 static void test_small_slices_do_not_pin_buffers(void **state)
 {
-    (void) state;
     check_pinned(160);
     check_pinned(1100);
     check_pinned(4000);
@@ -468,7 +456,6 @@ static void test_copies_share_a_buffer(void **state)
     char got[4];
     int slow_peer, peers[3];
 
-    (void) state;
     open_pair(&slow, &slow_peer);
     congest(&slow);
     bt_stream_write_copy(&slow.s, "slow", 4);
@@ -511,7 +498,6 @@ static void test_copies_of_many_streams_do_not_mix(void **state)
     char text[6000];
     uint64_t seed = 1;
 
-    (void) state;
     for (int i = 0; i < STREAMS; i++)
         open_pair(&ends[i], &peers[i]);
     for (int i = 0; i < STREAMS; i++)
@@ -560,7 +546,6 @@ static void test_queue_entries_are_the_loops(void **state)
     int peers[2];
     char got[8];
 
-    (void) state;
     open_pair(&one, &peers[0]);
     open_pair(&two, &peers[1]);
     const unsigned before = loop.spare_slice_count;
@@ -589,7 +574,6 @@ static void test_idle_stream_holds_no_buffer(void **state)
     size_t before;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     before = bt_mem_bytes(BT_MEM_BUFFERS) - (loop.read_buf != NULL ? BT_BUF_STD_BYTES : 0);
     assert_int_equal(bt_stream_read_start(&e.s), 0);
@@ -632,14 +616,12 @@ static size_t echo_in_a_turn(size_t bytes)
 
 static void test_small_reads_of_a_turn_share_buffers(void **state)
 {
-    (void) state;
     assert_int_equal(echo_in_a_turn(5), 1);
     assert_in_range(echo_in_a_turn(100), 2, 4); /* 10,000 bytes, 4 KiB in each */
 }
 
 static void test_many_reads_of_a_turn_hold_few_buffers(void **state)
 {
-    (void) state;
     assert_in_range(echo_in_a_turn(5000), 2, 32);
 }
 
@@ -649,7 +631,6 @@ static void test_a_long_read_is_sent_on_at_once(void **state)
     static char rooms[2][65536], sent[40000];
     int peers[2];
 
-    (void) state;
     for (unsigned i = 0; i < 2; i++) {
         open_pair(&ends[i], &peers[i]);
         ends[i].on_read = ACT_ECHO;
@@ -671,7 +652,6 @@ static void test_kept_buffer_keeps_its_bytes(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     e.on_read = ACT_KEEP;
     bt_stream_read_start(&e.s);
@@ -692,7 +672,6 @@ static void test_direct_read(void **state)
     char room[8];
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     e.room = room;
     e.room_bytes = sizeof(room);
@@ -713,7 +692,6 @@ static void test_read_stop_holds_bytes_back(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     bt_stream_read_start(&e.s);
     bt_stream_read_stop(&e.s);
@@ -732,7 +710,6 @@ static void test_fin_and_reset(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     open_pair(&e, &peer);
     bt_stream_read_start(&e.s);
     close(peer);
@@ -755,7 +732,6 @@ static void test_peer_gone(void **state)
     struct end e;
     int peer;
 
-    (void) state;
     for (int how = 0; how < 3; how++) {
         open_pair(&e, &peer);
         assert_false(bt_stream_peer_gone(&e.s));

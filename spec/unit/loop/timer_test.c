@@ -33,14 +33,12 @@ struct probe {
 
 static int setup(void **state)
 {
-    (void) state;
     behind_us = 0;
     return bt_loop_init(&loop, 0);
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_loop_fini(&loop);
     return 0;
 }
@@ -70,7 +68,6 @@ static void test_fires_once_and_not_early(void **state)
     static const uint64_t delays[] = {0, 1, 7, 8, 9, 16, 40, 100};
     struct probe probes[8];
 
-    (void) state;
     for (unsigned i = 0; i < 8; i++) {
         init(&probes[i], on_probe);
         start(&probes[i], delays[i]);
@@ -88,7 +85,6 @@ static void test_due_time_is_within_a_tick(void **state)
 {
     struct probe p;
 
-    (void) state;
     init(&p, on_probe);
     for (uint64_t ms = 0; ms < 3000; ms++) {
         start(&p, ms);
@@ -104,7 +100,6 @@ static void test_alarm_is_off_when_nothing_is_active(void **state)
 {
     struct probe a, b;
 
-    (void) state;
     init(&a, on_probe);
     init(&b, on_probe);
     turn(&loop, 2);
@@ -126,7 +121,6 @@ static void test_earlier_timer_moves_the_alarm(void **state)
 {
     struct probe slow, fast;
 
-    (void) state;
     init(&slow, on_probe);
     init(&fast, on_probe);
     turn(&loop, 2); /* uv answers 0 before its first turn */
@@ -154,7 +148,6 @@ static void test_stop_a_neighbour_of_the_same_slot(void **state)
     struct probe first, last;
     struct probe *victim = malloc(sizeof(*victim));
 
-    (void) state;
     init(&first, on_stop_other);
     init(victim, on_probe);
     init(&last, on_probe);
@@ -183,7 +176,6 @@ static void test_free_itself(void **state)
     struct probe counter = {.fired = 0};
     struct probe *p = malloc(sizeof(*p));
 
-    (void) state;
     init(p, on_free_self);
     p->other = &counter;
     start(p, 0);
@@ -203,7 +195,6 @@ static void test_rearm_itself(void **state)
 {
     struct probe p;
 
-    (void) state;
     init(&p, on_rearm);
     start(&p, 0);
     TURN_UNTIL(&loop, p.fired == 5);
@@ -224,7 +215,6 @@ static void test_postpone_one_that_is_about_to_fire(void **state)
 {
     struct probe first, second;
 
-    (void) state;
     init(&first, on_postpone_other);
     init(&second, on_probe);
     first.other = &second;
@@ -243,7 +233,6 @@ static void test_far_timer_stays_when_its_slot_runs(void **state)
 {
     struct probe near, far;
 
-    (void) state;
     init(&near, on_probe);
     init(&far, on_probe);
     start(&near, 16);
@@ -259,7 +248,6 @@ static void test_far_timer_fires_after_rotations(void **state)
 {
     struct probe one, three, later;
 
-    (void) state;
     init(&one, on_probe);
     init(&three, on_probe);
     init(&later, on_probe);
@@ -279,7 +267,6 @@ static void test_never_does_not_overflow(void **state)
 {
     struct probe p;
 
-    (void) state;
     init(&p, on_probe);
     start(&p, UINT64_MAX);
     turn(&loop, 2);
@@ -321,7 +308,6 @@ static void on_crowd(bt_timer_t *timer)
 
 static void test_random_starts_and_stops(void **state)
 {
-    (void) state;
     crowd_budget = 3000;
     for (unsigned i = 0; i < CROWD; i++) {
         init(&crowd[i], on_crowd);
@@ -342,7 +328,6 @@ static void test_stop_after_the_loop_has_gone(void **state)
     bt_loop_t other;
     struct probe p;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&other, 1), 0);
     bt_timer_init(&other, &p.timer, on_probe);
     bt_timer_start(&p.timer, 1000);

@@ -16,7 +16,6 @@ static void becomes(const bt_record_draft_t *d, const char *line)
 static void members(void **state)
 {
     bt_record_draft_t d = {.data = NULL};
-    (void) state;
 
     becomes(&d, "");
     bt_record_draft_put(&d, BT_STR("{\"n\":"), BT_DRAFT_U64, UINT64_MAX);
@@ -37,7 +36,6 @@ static void members(void **state)
 static void text_is_quoted_and_cut(void **state)
 {
     bt_record_draft_t d = {.data = NULL};
-    (void) state;
 
     bt_record_draft_put_text(&d, BT_STR(""), BT_DRAFT_TEXT, BT_STR("a\"b\xff"), UINT32_MAX);
     bt_record_draft_put_text(&d, BT_STR(""), BT_DRAFT_COMMA | BT_DRAFT_TEXT, BT_STR("abcd"), 4);
@@ -55,7 +53,6 @@ static void it_grows_and_fails(void **state)
 {
     bt_record_draft_t d = {.data = NULL};
     bt_text_t out;
-    (void) state;
 
     bt_text_init(&out);
     for (int i = 0; i < 100000; i++)

@@ -40,7 +40,6 @@ ssize_t __wrap_write(int fd, const void *p, size_t n)
 
 static int open_folder(void **state)
 {
-    (void) state;
     strcpy(folder, "/tmp/baton-records-XXXXXX");
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/r.jsonl", folder);
@@ -57,7 +56,6 @@ static int remove_folder(void **state)
 {
     char command[128];
 
-    (void) state;
     bt_recorder_close(rec);
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return system(command);
@@ -103,7 +101,6 @@ static bt_recorder_stats_t stats(void)
 
 static void test_no_file_is_fine(void **state)
 {
-    (void) state;
     config.file = NULL;
     assert_int_equal(bt_recorder_open(&rec, &config, err, sizeof err), 0);
     assert_null(rec);
@@ -114,7 +111,6 @@ static void test_close_writes_what_waits(void **state)
 {
     char line[32];
 
-    (void) state;
     start();
     for (unsigned i = 0; i < 1000; i++) {
         snprintf(line, sizeof line, "{\"i\":%u}", i);
@@ -132,7 +128,6 @@ static void test_close_writes_what_waits(void **state)
 
 static void test_lines_come_without_closing(void **state)
 {
-    (void) state;
     start();
     bt_recorder_put(rec, BT_STR("one"));
     WAIT_UNTIL(stats().written == 1);
@@ -144,7 +139,6 @@ static void test_lines_come_without_closing(void **state)
 
 static void test_an_old_file_goes_on(void **state)
 {
-    (void) state;
     FILE *out = fopen(path, "w");
     fputs("old\nhalf of a li", out);
     fclose(out);
@@ -171,7 +165,6 @@ static void test_many_loops_write_whole_lines(void **state)
     unsigned next[4] = {0, 0, 0, 0};
     pthread_t threads[4];
 
-    (void) state;
     start();
     for (unsigned i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, put_many, names[i]), 0);
@@ -195,7 +188,6 @@ static void test_rotates_between_lines(void **state)
     char line[120];
     struct stat st;
 
-    (void) state;
     config.max_bytes = 4096;
     start();
     for (unsigned i = 0; i < 200; i++) {
@@ -220,7 +212,6 @@ static void test_a_batch_is_cut_between_lines(void **state)
 {
     char *text;
 
-    (void) state;
     config.max_bytes = 4096;
     start();
     broken = ENOSPC; /* so that the rest is one batch */
@@ -242,7 +233,6 @@ static void test_a_line_above_the_cap(void **state)
 {
     static char line[10000];
 
-    (void) state;
     config.max_bytes = 4096;
     memset(line, 'y', sizeof line - 1);
     start();
@@ -258,7 +248,6 @@ static void test_a_line_above_the_cap(void **state)
 
 static void test_a_full_disk_loses_no_line(void **state)
 {
-    (void) state;
     start();
     broken = ENOSPC;
     half = 1;
@@ -277,7 +266,6 @@ static void test_what_does_not_fit_is_dropped(void **state)
     static char line[1 << 20];
     unsigned taken = 0;
 
-    (void) state;
     memset(line, 'z', sizeof line - 1);
     start();
     broken = EIO;
@@ -291,7 +279,6 @@ static void test_what_does_not_fit_is_dropped(void **state)
 
 static void test_close_does_not_wait_for_a_broken_disk(void **state)
 {
-    (void) state;
     start();
     broken = EIO;
     bt_recorder_put(rec, BT_STR("one"));
@@ -306,7 +293,6 @@ static void test_a_slow_pipe_gets_every_line_once(void **state)
     size_t n = 0;
     int fd;
 
-    (void) state;
     assert_int_equal(mkfifo(path, 0600), 0);
     start();
     for (unsigned i = 0; i < 3000; i++) {
@@ -334,7 +320,6 @@ static void test_a_file_that_is_taken_away(void **state)
 {
     char line[101];
 
-    (void) state;
     config.max_bytes = 4096;
     memset(line, 'x', sizeof line);
     line[100] = '\0';
@@ -357,7 +342,6 @@ static void test_a_file_that_is_renamed(void **state)
     unsigned lines = 0;
     struct stat st;
 
-    (void) state;
     start();
     for (unsigned i = 0; i < 1000; i++) {
         snprintf(line, sizeof line, "%03u", i);
@@ -380,7 +364,6 @@ static void test_a_renamed_file_is_replaced_at_once(void **state)
 {
     struct stat st;
 
-    (void) state;
     start();
     assert_int_equal(rename(path, old_path), 0);
     bt_recorder_reopen(rec);
@@ -391,7 +374,6 @@ static void test_a_renamed_file_is_replaced_at_once(void **state)
 /* The disk of the old one is full: the new one gets what waits. */
 static void test_a_new_file_ends_the_wait(void **state)
 {
-    (void) state;
     start();
     broken = ENOSPC;
     bt_recorder_put(rec, BT_STR("waits"));
@@ -407,7 +389,6 @@ static void test_where_no_file_can_be(void **state)
 {
     static const char *const bad[] = {"/nonexistent/r.jsonl", "/tmp"};
 
-    (void) state;
     for (unsigned i = 0; i < 2; i++) {
         config.file = bad[i];
         assert_int_equal(bt_recorder_open(&rec, &config, err, sizeof err), BT_E_CONFIG);

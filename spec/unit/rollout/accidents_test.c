@@ -114,31 +114,26 @@ static void run_accidents(enum accident accident)
 
 static void test_a_store_that_stops_at_each_step(void **state)
 {
-    (void) state;
     run_accidents(STOPPED);
 }
 
 static void test_a_store_whose_reply_is_lost_at_each_step(void **state)
 {
-    (void) state;
     run_accidents(LOST_REPLY);
 }
 
 static void test_a_store_that_is_flushed_at_each_step(void **state)
 {
-    (void) state;
     run_accidents(FLUSHED);
 }
 
 static void test_a_proposer_that_is_killed_at_each_step(void **state)
 {
-    (void) state;
     run_accidents(PROPOSER);
 }
 
 static void test_a_member_that_is_killed_at_each_step(void **state)
 {
-    (void) state;
     run_accidents(MEMBER);
 }
 

@@ -11,7 +11,6 @@ static void test_texts_of_what_is_forgotten_are_removed(void **state)
     char first[BT_ROLLOUT_UUID_BYTES], text[16];
     replica_t a;
 
-    (void) state;
     start(&a, "a");
     push(&a, "first");
     memcpy(first, bt_rollout_held(a.rollout)->info.uuid, sizeof first);
@@ -30,7 +29,6 @@ static void test_it_is_put_back_when_the_store_forgets(void **state)
     char uuid[BT_ROLLOUT_UUID_BYTES], key[64];
     replica_t a, b;
 
-    (void) state;
     start(&a, "a");
     push(&a, "one");
     push(&a, "two");
@@ -60,7 +58,6 @@ static void test_pins(void **state)
     replica_t a, b;
     told_t told;
 
-    (void) state;
     spread_ms = 60000;
     start(&a, "a");
     start(&b, "b");
@@ -100,7 +97,6 @@ static void test_a_pin_needs_nobody(void **state)
     char text[16];
     replica_t a, b;
 
-    (void) state;
     start(&a, "a");
     start(&b, "b");
     WAIT_UNTIL(knows(&a, "b"));
@@ -126,7 +122,6 @@ static void test_a_pin_made_while_the_store_is_away(void **state)
     replica_t a;
     told_t told;
 
-    (void) state;
     vote_ms = 600;
     start(&a, "a");
     push(&a, "one");

@@ -35,7 +35,6 @@ static void test_a_proposal_without_texts_ends(void **state)
     bt_rollout_entry_t e;
     replica_t a;
 
-    (void) state;
     vote_ms = 600;
     start(&a, "a");
     push(&a, "one");
@@ -64,7 +63,6 @@ static void test_a_log_that_grows_and_grows(void **state)
     bt_rollout_entry_t noise = {.kind = BT_ROLLOUT_YES, .info.uuid = "none"};
     replica_t a, b;
 
-    (void) state;
     start(&a, "a");
     push(&a, "one");
     for (unsigned i = 0; i < 20; i++) {
@@ -85,7 +83,6 @@ static void test_what_brought_a_replica_down_is_not_tried_again(void **state)
     replica_t a, b;
     told_t told;
 
-    (void) state;
     expiry_ms = 4000; /* a killed one is waited for */
     start(&a, "a");
     start(&b, "b");
@@ -119,7 +116,6 @@ static void test_who_was_killed_before_it_tried_may_try(void **state)
     replica_t a, b;
     told_t told;
 
-    (void) state;
     expiry_ms = 4000;
     start(&a, "a");
     start(&b, "b");
@@ -141,7 +137,6 @@ static void test_a_replica_begins_without_what_brought_it_down(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     start(&a, "a");
     push(&a, "one");
     join(&b, "b");
@@ -178,7 +173,6 @@ static void test_who_leaves_says_so(void **state)
     replica_t a, b;
     told_t told;
 
-    (void) state;
     expiry_ms = 4000;
     start(&a, "a");
     start(&b, "b");
@@ -215,7 +209,6 @@ static void test_texts_are_back_before_they_are_named(void **state)
     const char *uuid;
     replica_t a;
 
-    (void) state;
     start(&a, "a");
     push(&a, "one");
     uuid = bt_rollout_held(a.rollout)->info.uuid;

@@ -81,7 +81,6 @@ static void expect_end(const char *uuid, enum bt_rollout_kind end, const char *w
 
 static int begin(void **state)
 {
-    (void) state;
     memset(&lg, 0, sizeof lg);
     return 0;
 }
@@ -98,7 +97,6 @@ static int begin_with_one(void **state)
 
 static void test_the_last_yes_commits(void **state)
 {
-    (void) state;
     expect("u1", "");
     propose(2, "u2", 1, "u1", "[\"a\",\"b\",\"c\"]");
     expect("u1", "u2");
@@ -122,7 +120,6 @@ static void test_the_last_yes_commits(void **state)
 
 static void test_the_first_no_or_expire_aborts(void **state)
 {
-    (void) state;
     propose(2, "u2", 1, "u1", "[\"a\",\"b\"]");
     put(BT_ROLLOUT_NO, "u2", "d", "no member");
     expect("u1", "u2");
@@ -146,7 +143,6 @@ static void test_the_first_no_or_expire_aborts(void **state)
 
 static void test_who_is_gone_is_not_waited_for(void **state)
 {
-    (void) state;
     propose(2, "u2", 1, "u1", "[\"a\",\"b\"]");
     put(BT_ROLLOUT_GONE, "u2", "b", "");
     put(BT_ROLLOUT_NO, "u2", "b", "too late");
@@ -169,7 +165,6 @@ static void test_void_proposals(void **state)
 {
     static char many[BT_ROLLOUT_MEMBERS_MAX * 8 + 64] = "[\"m\"";
 
-    (void) state;
     propose(2, "outdated", 0, "", "[\"a\"]");
     propose(2, "other base", 1, "lost", "[\"a\"]");
     propose(1, "used", 1, "u1", "[\"a\"]");
@@ -194,7 +189,6 @@ static void test_void_proposals(void **state)
 
 static void test_bases(void **state)
 {
-    (void) state;
     propose(2, "u2", 1, "u1", "[\"a\"]");
     base(1, "u1", 0); /* known: nothing */
     base(0, "", 0);
@@ -214,7 +208,6 @@ static void test_bases(void **state)
 
 static void test_the_tail_is_enough(void **state)
 {
-    (void) state;
     put(BT_ROLLOUT_YES, "u3", "b", "");
     assert_false(lg.is_known);
     propose(5, "u5", 4, "u4", "[\"a\"]");
@@ -234,7 +227,6 @@ static void test_what_can_be_gone_back_to_is_kept(void **state)
     char uuid[16];
     unsigned dropped = 0;
 
-    (void) state;
     propose(2, "u2", 1, "u1", "[\"a\"]");
     put(BT_ROLLOUT_YES, "u2", "a", "");
     for (unsigned n = 3; n < 60; n++) {
@@ -264,7 +256,6 @@ static void test_what_cannot_be_read_changes_nothing(void **state)
                                         "{\"what\":\"yes\",\"uuid\":\"u2\"}"};
     bt_rollout_entry_t e;
 
-    (void) state;
     propose(2, "u2", 1, "u1", "[\"a\"]");
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         bt_rollout_entry_read(&e, bt_str(texts[i]));
@@ -531,7 +522,6 @@ static void ask(const char *uuid, const char *members)
 /* It is voted on, and that is all. */
 static void test_dry_runs(void **state)
 {
-    (void) state;
     ask("d1", "[\"a\",\"b\"]");
     expect("u1", "d1");
     ask("d2", "[\"a\"]"); /* one at a time */
@@ -568,7 +558,6 @@ static void test_dry_runs(void **state)
 
 static void test_whoever_has_read_the_same_says_the_same(void **state)
 {
-    (void) state;
     for (unsigned run = 0; run < 100; run++) {
         bt_rand_seed(run + 1);
         flush();

@@ -7,7 +7,6 @@ static void test_a_busy_fleet_says_who(void **state)
     replica_t a, b;
     told_t first, second;
 
-    (void) state;
     start(&a, "a");
     start(&b, "b");
     WAIT_UNTIL(knows(&a, "b"));
@@ -31,7 +30,6 @@ static void test_of_two_at_once_one_is_first(void **state)
     replica_t a, b;
     told_t first, second;
 
-    (void) state;
     start(&a, "a");
     start(&b, "b");
     WAIT_UNTIL(knows(&a, "b") && knows(&b, "a"));
@@ -52,7 +50,6 @@ static void test_back(void **state)
     replica_t a;
     told_t told;
 
-    (void) state;
     start(&a, "a");
     told = back(&a, 0);
     assert_int_equal(told.status, 409);
@@ -86,7 +83,6 @@ static void test_the_set_before_can_always_be_gone_back_to(void **state)
     char text[16];
     replica_t a;
 
-    (void) state;
     start(&a, "a");
     push(&a, "one");
     push(&a, "two");
@@ -108,7 +104,6 @@ static void test_all_are_pinned(void **state)
     told_t told;
     replica_t a;
 
-    (void) state;
     start(&a, "a");
     push(&a, "one");
     bt_rollout_pin(a.rollout, true);

@@ -423,7 +423,6 @@ static inline int setup(void **state)
     const bt_store_config_t config = {0};
     char err[256];
 
-    (void) state;
     snprintf(space, sizeof space, "spec%u", number++);
     expiry_ms = 200;
     interval_ms = 10;
@@ -441,7 +440,6 @@ static inline int setup(void **state)
 
 static inline int teardown(void **state)
 {
-    (void) state;
     bt_store_close(store);
     bt_loop_fini(&loop);
     return 0;

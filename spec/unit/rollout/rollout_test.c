@@ -6,7 +6,6 @@ static void test_all_or_none(void **state)
     replica_t a, b;
     told_t told, second;
 
-    (void) state;
     start(&a, "a");
     start(&b, "b");
     WAIT_UNTIL(knows(&a, "b") && knows(&b, "a"));
@@ -45,7 +44,6 @@ static void test_who_is_silent_is_named(void **state)
     replica_t a, b;
     told_t told;
 
-    (void) state;
     vote_ms = 600;
     start(&a, "a");
     start(&b, "b");
@@ -77,7 +75,6 @@ static void test_a_dry_run(void **state)
     replica_t a, b;
     told_t told;
 
-    (void) state;
     start(&a, "a");
     start(&b, "b");
     WAIT_UNTIL(knows(&a, "b") && knows(&b, "a"));
@@ -107,7 +104,6 @@ static void test_who_is_gone_is_not_waited_for(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     start(&a, "a");
     start(&b, "b");
     WAIT_UNTIL(knows(&a, "b"));
@@ -123,7 +119,6 @@ static void test_nothing_needs_the_proposer(void **state)
     replica_t a, b, c;
     told_t told;
 
-    (void) state;
     vote_ms = 600;
     start(&a, "a");
     start(&b, "b");
@@ -159,7 +154,6 @@ static void test_a_store_that_has_lost_the_newest(void **state)
     bt_rollout_entry_t older = {.kind = BT_ROLLOUT_BASE, .info.number = 1, .info.uuid = "u1"};
     replica_t a, b;
 
-    (void) state;
     start(&a, "a");
     push(&a, "one");
     push(&a, "two");
@@ -179,7 +173,6 @@ static void test_what_cannot_be_taken_is_tried_again(void **state)
 {
     replica_t a, b;
 
-    (void) state;
     start(&a, "a");
     start(&b, "b");
     WAIT_UNTIL(knows(&a, "b"));

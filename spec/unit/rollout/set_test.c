@@ -22,7 +22,6 @@ static void test_files_are_kept_by_name(void **state)
 {
     bt_rollout_set_t *set = with("m", "one");
 
-    (void) state;
     assert_int_equal(bt_rollout_set_put(set, "z", BT_STR("two")), 0);
     assert_int_equal(bt_rollout_set_put(set, "a", BT_STR("three")), 0);
     assert_int_equal(bt_rollout_set_put(set, BT_ROLLOUT_RULES, BT_STR("rules")), 0);
@@ -45,7 +44,6 @@ static void test_the_hash_is_of_names_and_texts(void **state)
     bt_rollout_set_t *a = with("m", "one"), *b = with("m", "two"), *c = with("n", "one"),
                      *none = with(NULL, NULL), *copy;
 
-    (void) state;
     assert_string_not_equal(a->info.hash, b->info.hash);
     assert_string_not_equal(a->info.hash, c->info.hash);
     assert_string_not_equal(a->info.hash, none->info.hash);
@@ -65,7 +63,6 @@ static void test_it_comes_back_as_it_was(void **state)
     bt_rollout_set_t *set = with(NULL, NULL), *back;
     bt_text_t json;
 
-    (void) state;
     assert_int_equal(bt_rollout_set_put(set, "m", (bt_str_t){bytes, sizeof bytes - 1}), 0);
     assert_int_equal(bt_rollout_set_put(set, BT_ROLLOUT_RULES, BT_STR("r")), 0);
     bt_rollout_set_seal(set);
@@ -109,7 +106,6 @@ static void test_what_is_broken_is_not_read(void **state)
     bt_rollout_set_t *set = with("m", "one"), *back;
     bt_text_t json;
 
-    (void) state;
     for (size_t i = 0; i < sizeof broken / sizeof broken[0]; i++)
         assert_int_equal(bt_rollout_set_read(&back, bt_str(broken[i])), BT_E_INVAL);
     bt_text_init(&json);
@@ -128,7 +124,6 @@ static void test_bounds(void **state)
     bt_rollout_set_t *set = with(NULL, NULL);
     char *large = malloc(BT_ROLLOUT_TEXT_MAX + 1), name[80];
 
-    (void) state;
     memset(large, 'x', BT_ROLLOUT_TEXT_MAX + 1);
     assert_int_equal(bt_rollout_set_put(set, "a", (bt_str_t){large, BT_ROLLOUT_TEXT_MAX + 1}),
                      BT_E_LIMIT);

@@ -26,7 +26,6 @@ static void all_fields_of_a_leg(void **state)
 {
     static const uint64_t rooms[] = {9223372036854775807u, 1};
     struct leg_run r;
-    (void) state;
 
     start(
         &r,
@@ -81,7 +80,6 @@ static void an_index_that_is_there_is_asked(void **state)
 {
     struct leg_run r;
     int asked = 0;
-    (void) state;
 
     start(&r, "assert(leg.has('n') == 'number' and leg.has('model') == nil)");
     r.leg.member = only_n;
@@ -94,7 +92,6 @@ static void an_index_that_is_there_is_asked(void **state)
 static void every_edit(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r, "edit.set('a', '{\"x\":[1,null]}') edit.set('b', 1) edit.set('c', false) "
               "edit.set('d', 2.5)\n"
@@ -131,7 +128,6 @@ static void bad_edits_are_refused(void **state)
         {"getmetatable(leg).__index = 1", "index a boolean"},
     };
     struct leg_run r;
-    (void) state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         start(&r, cases[i].body);
@@ -143,7 +139,6 @@ static void bad_edits_are_refused(void **state)
 static void nothing_works_after_the_call(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r, "if not kept then kept = { leg, edit } else kept[1], leg = leg, kept[1] end\n"
               "local ok, why = pcall(function() return leg.path end) assert(ok)");
@@ -155,7 +150,6 @@ static void nothing_works_after_the_call(void **state)
 static void looking_into_a_reply(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r, "local t, v = edit.reply() assert(t == 'object' and v == 7)\n"
               "t, v = edit.reply('s') assert(t == 'string' and v == 'a\\n\\195\\169')\n"
@@ -187,7 +181,6 @@ static void looking_into_a_reply(void **state)
 static void several_members_at_once(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r,
           "local s, n, b, z, l, o, m = edit.scalars('k', 's', 'n', 'b', 'z', 'l', 'o', 'missing')\n"
@@ -217,7 +210,6 @@ static void members_that_are_known(void **state)
     bt_json_item_t items[] = {{.key = BT_STR("a"), .value_off = 5, .type = BT_JSON_OBJECT}};
     bt_json_members_t members = {.items = items, .cap = 1, .count = 1};
     struct leg_run r;
-    (void) state;
 
     start(&r, "local kind, count = edit.reply('a')\n"
               "assert(kind == 'object' and count == 1 and edit.reply('b') == nil)\n"
@@ -235,7 +227,6 @@ static void members_that_are_known(void **state)
 static void taking_from_inside_the_reply(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r,
           "assert(edit.raw('c', 1, 'id') == '6731121147493536035')\n"
@@ -265,7 +256,6 @@ static void taking_from_inside_the_reply(void **state)
 static void splicing_the_reply(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r, "assert(edit.splice('v', 'p') == true)\n"
               "assert(edit.splice('w', 'p', { b = '\"B\"' }) == true)\n"

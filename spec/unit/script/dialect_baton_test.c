@@ -20,7 +20,6 @@ static void start(struct leg_run *r)
 static void what_it_is(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r);
     assert_int_equal(r.dialect->kind, BT_PLAN_BOOTSTRAP);
@@ -37,7 +36,6 @@ static void each_leg_names_its_room(void **state)
 {
     static const uint64_t another = 41;
     struct leg_run r;
-    (void) state;
 
     start(&r);
     assert_int_equal(leg_edit(&r, false), BT_DIALECT_OK);
@@ -56,7 +54,6 @@ static void each_leg_names_its_room(void **state)
 static void ids_and_ranks_go_as_vllm_reads_them(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r);
     r.leg.path = BT_STR("/v1/responses");
@@ -70,7 +67,6 @@ static void ids_and_ranks_go_as_vllm_reads_them(void **state)
 static void no_leg_without_a_room(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r);
     r.leg.room_count = 0;

@@ -9,7 +9,6 @@
 static void what_it_is(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl_push", NULL);
     assert_int_equal(r.dialect->kind, BT_PLAN_BOOTSTRAP);
@@ -22,7 +21,6 @@ static void what_it_is(void **state)
 static void both_legs(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl_push", NULL);
     assert_int_equal(leg_edit(&r, false), BT_DIALECT_OK);
@@ -52,7 +50,6 @@ static void both_legs(void **state)
 static void unlearned_is_refused(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl_push", NULL);
     assert_refused(&r, true, "unlearned");
@@ -68,7 +65,6 @@ static void unlearned_is_refused(void **state)
 static void data_parallel_ranks(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl_push", NULL);
     r.leg.prefill.engine_id = BT_STR("p0");
@@ -101,7 +97,6 @@ static void a_reply_is_forwarded_like_a_hand_off(void **state)
     "\"dcp_size\":1,\"pp_size\":1,\"remote_num_tokens\":72,\"transfer_mode\":\"push\",\"remote_"   \
     "prefill_cached_tokens\":0}"
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl_push", NULL);
     r.leg.reply = BT_STR("{\"kv_transfer_params\":" PUSHED "}");
@@ -116,7 +111,6 @@ static void a_reply_is_forwarded_like_a_hand_off(void **state)
 static void shared_cache_legs(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "shared_cache", NULL);
     assert_int_equal(r.dialect->kind, BT_PLAN_HANDOFF);

@@ -21,7 +21,6 @@
 static void what_it_is(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl", NULL);
     assert_int_equal(r.dialect->kind, BT_PLAN_HANDOFF);
@@ -37,7 +36,6 @@ static void what_it_is(void **state)
 static void prefill_leg(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl", NULL);
     assert_int_equal(leg_edit(&r, false), BT_DIALECT_OK);
@@ -67,7 +65,6 @@ static void prefill_leg(void **state)
 static void decode_leg_gets_the_parameters_verbatim(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl", NULL);
     r.leg.reply = BT_STR(REPLY(PARAMS));
@@ -84,7 +81,6 @@ static void local_hosts_become_the_dialled_one(void **state)
     static const char *const hosts[] = {"localhost", "0.0.0.0", "::"};
     struct leg_run r;
     char reply[512];
-    (void) state;
 
     leg_init(&r, "nixl", NULL);
     for (unsigned i = 0; i < 3; i++) {
@@ -119,7 +115,6 @@ static void ascend_parameters_pass(void **state)
     "mapping\":{},"                                                                                \
     "\"num_prompt_blocks\":2,\"remote_block_size\":[128]}"
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl", NULL);
     r.leg.path = BT_STR("/v1/chat/completions");
@@ -133,7 +128,6 @@ static void ascend_parameters_pass(void **state)
 static void without_parameters_decode_computes_itself(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     leg_init(&r, "nixl", NULL);
     r.leg.reply = BT_STR(REPLY("null"));
@@ -191,7 +185,6 @@ static void partial_or_foreign_parameters_are_refused(void **state)
     };
     struct leg_run r;
     char reply[1024];
-    (void) state;
 
     leg_init(&r, "nixl", NULL);
     r.leg.reply_prompt_tokens = 72;
@@ -216,7 +209,6 @@ static void sound_variants_pass(void **state)
     };
     struct leg_run r;
     char reply[1024];
-    (void) state;
 
     leg_init(&r, "nixl", NULL);
     r.leg.reply_prompt_tokens = 72;

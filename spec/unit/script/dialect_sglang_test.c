@@ -15,7 +15,6 @@ static void start(struct leg_run *r)
 static void what_it_is(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r);
     assert_int_equal(r.dialect->kind, BT_PLAN_BOOTSTRAP);
@@ -30,7 +29,6 @@ static void what_it_is(void **state)
 static void a_scalar_prompt_gets_scalars(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r);
     for (int decode = 0; decode < 2; decode++) {
@@ -50,7 +48,6 @@ static void a_scalar_prompt_gets_scalars(void **state)
 static void a_list_gets_lists(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r);
     r.leg.prompt_count = 3;
@@ -77,7 +74,6 @@ static void rids_of_a_long_list_have_one_width(void **state)
 {
     uint64_t many[101];
     struct leg_run r;
-    (void) state;
 
     for (unsigned i = 0; i < 101; i++)
         many[i] = i + 1;
@@ -99,7 +95,6 @@ static void rids_of_a_long_list_have_one_width(void **state)
 static void the_prefill_leg_is_not_streamed(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r);
     r.leg.stream = true;
@@ -117,7 +112,6 @@ static void the_prefill_leg_is_not_streamed(void **state)
 static void data_parallel_ranks(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r);
     r.leg.prefill.dp_size = 4;
@@ -139,7 +133,6 @@ static void data_parallel_ranks(void **state)
 static void half_a_room_is_refused(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r);
     r.leg.room_count = 0;

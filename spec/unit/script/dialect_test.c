@@ -23,7 +23,6 @@ static void all_shipped_ones_are_there(void **state)
         "sglang", "nixl", "nixl_push", "shared_cache", "baton", "mooncake_layerwise", "mindie"};
     bt_dialects_t *d = NULL;
     char err[512] = "";
-    (void) state;
 
     if (bt_dialects_new(&d, NULL, err, sizeof(err)) != 0)
         fail_msg("%s", err);
@@ -36,7 +35,6 @@ static void all_shipped_ones_are_there(void **state)
 
 static void plan_kind_names(void **state)
 {
-    (void) state;
     assert_string_equal(bt_plan_kind_name(BT_PLAN_SINGLE), "single");
     assert_string_equal(bt_plan_kind_name(BT_PLAN_HANDOFF), "handoff");
     assert_string_equal(bt_plan_kind_name(BT_PLAN_BOOTSTRAP), "bootstrap");
@@ -45,7 +43,6 @@ static void plan_kind_names(void **state)
 
 static void mistakes_name_the_file(void **state)
 {
-    (void) state;
     assert_load_fails("local x = ", "own.lua:1:");
     assert_load_fails("\nerror('no')", "own.lua:2: no");
     assert_load_fails("return 1", "must return a table, not a number");
@@ -93,7 +90,6 @@ static void a_users_file_replaces_one_of_the_same_name(void **state)
 {
     struct temp_file file;
     struct leg_run r;
-    (void) state;
 
     temp_write(&file, "mine.lua",
                "return { name = 'nixl', kind = 'sequence', prefill = function(_, edit) "
@@ -113,7 +109,6 @@ static void missing_folder(void **state)
 {
     bt_dialects_t *d = NULL;
     char err[256] = "";
-    (void) state;
 
     assert_int_equal(bt_dialects_new(&d, "/nonexistent", err, sizeof(err)), BT_E_CONFIG);
     assert_string_equal(err, "/nonexistent: cannot read the dialect folder");
@@ -123,7 +118,6 @@ static void leg_answers(void **state)
 {
     struct temp_file file;
     struct leg_run r;
-    (void) state;
 
     temp_write(&file, "own.lua",
                HEAD "prefill = function(leg)\n"

@@ -29,7 +29,6 @@ static void what_they_are(void **state)
 {
     static const char *const names[] = {"mooncake_layerwise", "mindie"};
     struct leg_run r;
-    (void) state;
 
     for (unsigned i = 0; i < 2; i++) {
         start(&r, names[i]);
@@ -48,7 +47,6 @@ static void decode_is_told_where_to_call(void **state)
 {
     static const char *const names[] = {"mooncake_layerwise", "mindie"};
     struct leg_run r;
-    (void) state;
 
     for (unsigned i = 0; i < 2; i++) {
         start(&r, names[i]);
@@ -65,7 +63,6 @@ static void decode_is_told_where_to_call(void **state)
 static void prefill_gets_what_decode_said(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r, "mooncake_layerwise");
     r.leg.metaserver = BT_STR("");
@@ -80,7 +77,6 @@ static void prefill_gets_what_decode_said(void **state)
 static void mindies_prefill_is_told_more(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r, "mindie");
     r.leg.reply = BT_STR("{\"request_id\":\"cmpl-req-1-0\",\"do_remote_decode\":true,"
@@ -101,7 +97,6 @@ static void mindies_prefill_is_told_more(void **state)
 static void decodes_host_is_made_reachable(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r, "mooncake_layerwise");
     r.leg.decode_peer.host = BT_STR("decode-1");
@@ -121,7 +116,6 @@ static void ids_of_every_route(void **state)
                 {"/v1/responses", CALL("resp_req-1_0")},
                 {"/v1/messages", CALL("msg_req-1")}};
     struct leg_run r;
-    (void) state;
 
     start(&r, "mooncake_layerwise");
     for (unsigned i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
@@ -151,7 +145,6 @@ static void what_would_end_prefills_engine(void **state)
                {SAYS("cmpl-req-1-0") "\"h\"}", "remote_port is missing"},
                {SAYS("cmpl-req-1-0") "\"h\",\"remote_port\":\"1\"}", "remote_port is missing"}};
     struct leg_run r;
-    (void) state;
 
     start(&r, "mooncake_layerwise");
     for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

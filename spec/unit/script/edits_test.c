@@ -5,7 +5,6 @@ static void keeps_order_and_copies(void **state)
     bt_arena_t arena;
     bt_edits_t edits;
     char key[] = "stream", value[] = "false";
-    (void) state;
 
     bt_arena_init(&arena);
     bt_edits_init(&edits, &arena);
@@ -30,7 +29,6 @@ static void borrows_when_told(void **state)
     bt_arena_t arena;
     bt_edits_t edits;
     static const char text[] = "[1,2,3]";
-    (void) state;
 
     bt_arena_init(&arena);
     bt_edits_init(&edits, &arena);
@@ -43,7 +41,6 @@ static void stops_at_the_limit(void **state)
 {
     bt_arena_t arena;
     bt_edits_t edits;
-    (void) state;
 
     bt_arena_init(&arena);
     bt_edits_init(&edits, &arena);

@@ -134,7 +134,6 @@ static void try_in_coroutine(const char *name, const char *helper, const char *b
 
 static void loops(void **state)
 {
-    (void) state;
     try_escape("endless loop", "", "while true do end", BUDGET);
     try_escape("loop of pcall", "local function f() while true do end end",
                "while true do pcall(f) end", BUDGET);
@@ -150,7 +149,6 @@ static void loops(void **state)
 
 static void what_is_not_there(void **state)
 {
-    (void) state;
     try_escape("xpcall's handler", "", "xpcall(error, function() while true do end end)",
                "unknown name 'xpcall'");
     try_escape("newproxy's finaliser", "",
@@ -178,7 +176,6 @@ static void what_is_not_there(void **state)
 
 static void long_c_calls(void **state)
 {
-    (void) state;
     try_escape("plain find, worst case",
                "local s = ('a'):rep(1000000) local n = ('a'):rep(500000) .. 'b'",
                "while true do s:find(n) end", BUDGET);
@@ -235,7 +232,6 @@ static void long_c_calls(void **state)
 
 static void memory(void **state)
 {
-    (void) state;
     try_escape("list that grows", "", "local t = {} while true do t[#t + 1] = true end", "");
     try_escape("list of tables", "", "local t = {} while true do t[#t + 1] = {} end", "");
     try_escape("table of keys", "", "local t = {} for i = 1, 1e9 do t[i + 0.5] = true end", "");
@@ -267,7 +263,6 @@ static void memory(void **state)
 
 static void errors(void **state)
 {
-    (void) state;
     try_escape("error with a metatable",
                "local e = setmetatable({}, { __tostring = function() while true do end end })",
                "error(e)", "error object is a table value");
@@ -284,7 +279,6 @@ static void errors(void **state)
 
 static void coroutines(void **state)
 {
-    (void) state;
     try_in_coroutine("loop after a sleep", "", "while true do end", ADMIT_BUDGET);
     try_in_coroutine("loop of pcall", "local function f() while true do end end",
                      "while true do pcall(f) end", ADMIT_BUDGET);
@@ -336,7 +330,6 @@ static void coroutines(void **state)
 
 static void json(void **state)
 {
-    (void) state;
     try_in_coroutine(
         "JSON, nested and long",
         "local s = ('['):rep(31) .. '\"' .. ('x'):rep(1000000) .. '\"' .. (']'):rep(31)",
@@ -529,7 +522,6 @@ static void try_traced(const char *name, const char *grow, unsigned size, const 
 
 static void pairs(void **state)
 {
-    (void) state;
     try_builtin("pairable, 20,000", TWO, 20000, "", "baton.pairable(t, t)");
     try_builtin("pairable, longest", TWO, LONGEST, "", "baton.pairable(t, t)");
     try_builtin("pairable, many kinds", ALONE, 100000, "", "baton.pairable(t, t)");
@@ -544,7 +536,6 @@ static void picks(void **state)
     static const char *const eight = "'requests', 'running', 'waiting', 'kv_free', 'ttft_ema_ms', "
                                      "'tpot_ema_ms', 'age_ms', 'prefix_cached'";
     char body[512];
-    (void) state;
 
     snprintf(body, sizeof(body), "baton.argmin(t, %s)", eight);
     try_builtin("argmin of equals", ONE, 66000, "", body);
@@ -568,7 +559,6 @@ static void picks(void **state)
 
 static void prompts(void **state)
 {
-    (void) state;
     try_builtin("prefix_blocks, long blocks", ONE, 0, "", "baton.prefix_blocks(req, 1024)");
     try_builtin("prefix_blocks, each size", ONE, 0, "",
                 "for i = 1, 1024 do baton.prefix_blocks(req, i) end");
@@ -584,7 +574,6 @@ static void prompts(void **state)
 
 static void data(void **state)
 {
-    (void) state;
     /* A table with room for many members and none of them. */
     try_builtin("json_encode of empties",
                 "t[i] = 1 if i <= 60000 then e[i + 0.5] = 1 else e[i - 60000 + 0.5] = nil end",
@@ -617,7 +606,6 @@ static void a_full_vm_is_made_anew(void **state)
     bt_choice_t choice;
     double longest_ms = 0;
     unsigned served = 0;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     policy = policy_of(POLICY("local s = ctx.state\n"
@@ -645,7 +633,6 @@ static void a_runaway_at_load(void **state)
     struct temp_file file;
     bt_policy_t *policy = NULL;
     char err[512] = "";
-    (void) state;
 
     temp_write(&file, "spec.lua", "while true do end");
     assert_int_equal(bt_policy_load(&policy, file.path, NULL, err, sizeof(err)), BT_E_POLICY);
@@ -662,7 +649,6 @@ static void the_allow_list_is_checked(void **state)
 {
     char err[256] = "";
     bt_vm_t vm;
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 8 << 20, BT_VM_GUARDED), 0);
     assert_int_equal(bt_vm_check(&vm, err, sizeof(err)), 0);
@@ -685,7 +671,6 @@ static void the_allow_list_is_checked(void **state)
 
 static void the_worst(void **state)
 {
-    (void) state;
     print_message("the longest of all: %.2f ms\n", worst_ms);
 }
 

@@ -58,7 +58,6 @@ static void arguments_are_checked(void **state)
     };
     char text[768];
     struct rig r;
-    (void) state;
 
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         snprintf(text, sizeof(text), FILE_WITH("route = function(req) %s end"), bad[i].call);
@@ -77,7 +76,6 @@ static void arguments_are_checked(void **state)
 static void nobody_is_allowed_by_default(void **state)
 {
     struct rig r;
-    (void) state;
 
     bt_policy_allow_hosts(NULL);
     rig_init(&r, FILE_WITH("route = function() baton.http{ url = 'http://127.0.0.1:9' } end"));
@@ -117,7 +115,6 @@ static void pure_hooks_cannot_wait(void **state)
 {
     bt_policy_t *policy = NULL;
     char err[512] = "";
-    (void) state;
 
     expect_refusal(POLICY("baton.sleep(1)"), "plan");
     expect_refusal(FILE_WITH("fallback = function() baton.sleep(1) end"), "fallback");
@@ -140,7 +137,6 @@ static void nothing_waits_inside_c(void **state)
         "end }))"};
     char text[512];
     struct rig r;
-    (void) state;
 
     for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
         snprintf(text, sizeof(text), FILE_WITH("admit = function() %s end"), bodies[i]);

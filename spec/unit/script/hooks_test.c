@@ -38,7 +38,6 @@ static void start_makes_the_state(void **state)
 {
     struct fleet f;
     bt_policy_t *policy;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     policy =
@@ -59,7 +58,6 @@ static void start_makes_the_state(void **state)
 
 static void start_may_refuse_the_generation(void **state)
 {
-    (void) state;
     assert_start_fails(FILE_WITH("start = function() error('no table of tenants') end"),
                        "no table of tenants");
     assert_start_fails(FILE_WITH("start = function() return 5 end"),
@@ -78,7 +76,6 @@ static void handover_reaches_the_next_generation(void **state)
     bt_policy_t *first, *second = NULL;
     bt_value_t *data = NULL;
     char err[512] = "";
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     first = policy_of("return { api = 2, name = 'spec', version = '1',\n"
@@ -120,7 +117,6 @@ static void only_plain_data_is_handed_over(void **state)
 {
     bt_policy_t *policy;
     bt_value_t *data = NULL;
-    (void) state;
 
     assert_handover_fails(FILE_WITH("handover = function() return { a = { f = print } } end"),
                           "unknown name 'print'");
@@ -169,7 +165,6 @@ static void observe_gets_a_batch(void **state)
         {.kind = "failed", .at_ms = 1001, .decode = 2, .failure = "stall", .scope = "attempt"},
     };
     bt_policy_t *policy;
-    (void) state;
 
     policy = policy_of(FILE_WITH(
         "observe = function(events, ctx)\n"
@@ -202,7 +197,6 @@ static void tick_sees_the_view(void **state)
     struct fleet f;
     bt_policy_run_t run;
     bt_policy_t *policy;
-    (void) state;
 
     fleet_init(&f, 1, 2, 0);
     policy = policy_of(
@@ -228,7 +222,6 @@ static void req_and_view_belong_to_their_hooks(void **state)
     bt_policy_run_t run;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     policy = policy_of("local kept = {}\n"
@@ -259,7 +252,6 @@ static void many_runaways_make_a_new_vm(void **state)
     bt_choice_t choice;
     unsigned refused = 0;
     const char *name;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     policy = policy_of("return { api = 2, name = 'spec', version = '1', start = function() return "

@@ -61,7 +61,6 @@ static void json_there_and_back(void **state)
         "expected'))",
     };
     char text[1024];
-    (void) state;
 
     for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
         bt_policy_t *policy = NULL;
@@ -78,7 +77,6 @@ static void json_there_and_back(void **state)
 static void json_in_pure_hooks_is_small(void **state)
 {
     struct rig r;
-    (void) state;
 
     rig_init(&r, POLICY("assert(baton.json_decode('[1]')[1] == 1)\n"
                         "local v, why = baton.json_decode('\"' .. ('x'):rep(65536) .. '\"')\n"

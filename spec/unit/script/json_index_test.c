@@ -7,7 +7,6 @@ static void finds_members_and_remembers(void **state)
     bt_json_index_t index;
     bt_arena_t arena;
     const bt_json_item_t *item;
-    (void) state;
 
     bt_arena_init(&arena);
     bt_json_index_reset(&index, &arena, BT_STR_NULL);
@@ -36,7 +35,6 @@ static void known_text_is_read_the_same(void **state)
         " { \"a\" : 1 , \"b\":{\"c\":[ 1,[2 , 3],{}],\"\\u0064\":\"x\\\",\\u007d\"},\"a\":-2e1}\n";
     bt_json_index_t known;
     bt_arena_t arena;
-    (void) state;
 
     bt_arena_init(&arena);
     bt_json_index_reset(&known, &arena, bt_str(text));
@@ -70,7 +68,6 @@ static void malformed_text_has_no_members(void **state)
 {
     bt_json_index_t index;
     bt_arena_t arena;
-    (void) state;
 
     bt_arena_init(&arena);
     bt_json_index_reset(&index, &arena, BT_STR_NULL);
@@ -86,7 +83,6 @@ static void outgrows_its_slots(void **state)
     char texts[BT_JSON_INDEX_OBJECTS + 2][1024];
     bt_json_index_t index;
     bt_arena_t arena;
-    (void) state;
 
     bt_arena_init(&arena);
     bt_json_index_reset(&index, &arena, BT_STR_NULL);

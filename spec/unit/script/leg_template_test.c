@@ -29,7 +29,6 @@ static void each_leg_has_its_own_ids(void **state)
     static const uint64_t rooms[] = {9223372036854775807u, 7};
     static const char *const ids[] = {"req-1", "a-longer.id_of:2", "x"};
     struct leg_run r;
-    (void) state;
 
     start(
         &r,
@@ -64,7 +63,6 @@ static void each_leg_has_its_own_ids(void **state)
 static void a_kind_is_what_was_asked(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r, "local _ = leg.prefill.host, leg.prefill.dp_rank, leg.has('n')\n"
               "if leg.stream then _ = leg.decode.version end");
@@ -104,7 +102,6 @@ static void what_has_no_template_runs(void **state)
 {
     static const uint64_t rooms[] = {1, 2};
     struct leg_run r;
-    (void) state;
 
     start(&r, "");
     r.leg.reply = BT_STR("{}");
@@ -129,7 +126,6 @@ static void odd_functions_have_no_template(void **state)
 {
     char body[512] = "";
     struct leg_run r;
-    (void) state;
 
     start(&r, "edit.set(leg.request_id, 1)");
     for (unsigned i = 0; i < 2; i++) { /* a run with stand-ins, and then one without, each time */
@@ -153,7 +149,6 @@ static void odd_functions_have_no_template(void **state)
 static void refusals_are_told_of_this_leg(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r,
           "if not leg.prefill.engine_id then return nil, 'no engine for ' .. leg.request_id end\n"
@@ -176,7 +171,6 @@ static void whether_there_is_a_worker_is_asked(void **state)
     static const char *const runs[] = {"runs=1", "runs=2", "runs=3", "runs=2", "runs=3"};
     const bt_dialect_peer_t none = {.dp_rank = -1}, one = {.name = BT_STR("d0"), .dp_rank = 1};
     struct leg_run r;
-    (void) state;
 
     start(&r, "edit.set('known', (pcall(function() return leg.decode.version end)))");
     for (unsigned i = 0; i < 5; i++) { /* the second asks for more: the first is made anew */
@@ -190,7 +184,6 @@ static void whether_there_is_a_worker_is_asked(void **state)
 static void edits_beside_them_are_counted(void **state)
 {
     struct leg_run r;
-    (void) state;
 
     start(&r, "");
     assert_run(&r, "runs=1");
@@ -207,7 +200,6 @@ static void kinds_without_end(void **state)
 {
     struct leg_run r;
     bt_str_t first = BT_STR_NULL;
-    (void) state;
 
     start(&r, "edit.set('host', edit.str(leg.prefill.host))");
     for (unsigned i = 0; i < 2500; i++) {
@@ -240,7 +232,6 @@ static void those_that_are_kept_serve_on(void **state)
 {
     const unsigned first_missed = 1024, last_missed = first_missed + 16 * 1024;
     struct leg_run r;
-    (void) state;
 
     start(&r, "local _ = leg.prefill.host");
     for (unsigned i = 0; i < last_missed; i++)

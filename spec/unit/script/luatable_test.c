@@ -31,7 +31,6 @@ static void reads_a_tree(void **state)
     char err[512] = "";
     bt_value_t *root = NULL;
     const bt_value_t *pool;
-    (void) state;
 
     setenv("BT_SPEC_PORT", "8998", 1);
     if (load("local shared = { 'a', 'b' }\n"
@@ -62,7 +61,6 @@ static void reads_a_tree(void **state)
 
 static void names_the_place_of_what_is_wrong(void **state)
 {
-    (void) state;
     assert_refused_with("return { pools = { { workers = { f = print or function() end } } } }",
                         "baton.lua: pools[1].workers.f: a function value");
     assert_refused_with("local t = {} t.a = { t } return t", "a[1]: a table holds itself");
@@ -77,7 +75,6 @@ static void names_the_place_of_what_is_wrong(void **state)
 
 static void names_the_line_of_an_error(void **state)
 {
-    (void) state;
     assert_refused_with("\nlocal x = nil + 1", "baton.lua:2:");
     assert_refused_with("return {\n a = \n}", "baton.lua:3:");
     assert_refused_with("local x = 1", "must return one table, not a nil value");
@@ -86,7 +83,6 @@ static void names_the_line_of_an_error(void **state)
 
 static void is_a_sandbox(void **state)
 {
-    (void) state;
     assert_refused_with("return { x = os.getenv('HOME') }", "baton.lua:1:");
     assert_refused_with(
         "return { x = env('BT_SPEC_NONE') }",
@@ -99,7 +95,6 @@ static void is_a_sandbox(void **state)
 
 static void cannot_run_for_ever(void **state)
 {
-    (void) state;
     assert_refused_with("while true do end", "ran too long");
     assert_refused_with("while true do pcall(function() while true do end end) end",
                         "ran too long");
@@ -109,7 +104,6 @@ static void cannot_run_for_ever(void **state)
 
 static void cannot_grow_without_end(void **state)
 {
-    (void) state;
     assert_refused_with("local t = { 1 } for i = 1, 24 do t = { t, t } end return t",
                         "too many values");
 }
@@ -129,7 +123,6 @@ static void assert_loads(const char *text)
 /* What files do with a value of the environment, at sizes that they meet. */
 static void usual_patterns_pass(void **state)
 {
-    (void) state;
     assert_loads("local n, list = 0, ('http://10.0.0.1:8000, '):rep(400)\n"
                  "for url in list:gmatch('[^,]+') do\n"
                  "  url = url:match('^%s*(.-)%s*$')\n"
@@ -167,7 +160,6 @@ static void patterns_come_to_an_end(void **state)
         "local s, p = ('('):rep(60000), '%b()'",
     };
     char text[512];
-    (void) state;
 
     for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
         for (size_t k = 0; k < (i == 0 ? sizeof(calls) / sizeof(calls[0]) : 1); k++) {
@@ -207,7 +199,6 @@ static void a_pushed_text_is_data(void **state)
         "  is = n:find('.', 1) == nil and n:rep(2) == n .. n } end return { list = t }";
     char err[512] = "";
     bt_value_t *root = NULL;
-    (void) state;
 
     if (bt_lua_table_read("x", bt_str(text), &root, err, sizeof(err)) != 0)
         fail_msg("%s", err);
@@ -219,7 +210,6 @@ static void a_pushed_text_is_data(void **state)
 
 static void a_pushed_text_cannot_look_around(void **state)
 {
-    (void) state;
     setenv("BT_SPEC_SECRET", "hunter2", 1);
     assert_push_refused("return { x = env('BT_SPEC_SECRET') }",
                         "env is not available to pushed code");
@@ -293,7 +283,6 @@ static void a_pushed_text_comes_to_an_end(void **state)
         "while true do pcall(string.rep, 'x', 1e9) end",
         NULL,
     };
-    (void) state;
 
     assert_ends(texts);
     if (!BT_TSAN)
@@ -304,7 +293,6 @@ static void missing_file(void **state)
 {
     char err[256] = "";
     bt_value_t *root = NULL;
-    (void) state;
 
     assert_int_equal(bt_lua_table_load("/nonexistent/b.lua", &root, err, sizeof(err)), BT_E_CONFIG);
     assert_string_equal(err, "/nonexistent/b.lua: cannot read: No such file or directory");

@@ -5,7 +5,6 @@
 static void hash_is_a_whole_number_below_2_53(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     plan_once(
@@ -22,7 +21,6 @@ static void hash_is_a_whole_number_below_2_53(void **state)
 static void the_order_of_a_key_is_its_own(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 8, 1, 0);
     plan_times(
@@ -51,7 +49,6 @@ static void the_order_of_a_key_is_its_own(void **state)
 static void the_bound_holds(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 4, 1, 0);
     plan_once(&f, POLICY("local p = view.prefill\n"
@@ -82,7 +79,6 @@ static void the_ring_moves_only_what_it_must(void **state)
     bt_choice_t before[400], now;
     unsigned seen[9] = {0}, moved = 0;
     char session[16];
-    (void) state;
 
     fleet_init(&f, 8, 1, 0);
     policy = policy_of(POLICY(
@@ -125,7 +121,6 @@ static void mistakes_are_named(void **state)
         {"baton.ring(view.prefill, 'x', 0)", "1 to 1024"},
     };
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

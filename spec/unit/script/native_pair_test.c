@@ -10,7 +10,6 @@
 static void where_and_without(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 4, 1, 0);
     plan_once(
@@ -39,7 +38,6 @@ static void cuts_are_forgotten(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 4, 1, 0);
     policy =
@@ -62,7 +60,6 @@ static void pairs_of_many_kinds(void **state)
     const bt_policy_request_t req = {.path = BT_STR("/v1/completions"), .n = 1};
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     for (unsigned i = 0; i < 2 * KINDS; i++) {
         bt_worker_t *w =
@@ -97,7 +94,6 @@ static void warm_ones(void **state)
 {
     struct fleet f;
     bt_worker_t **p, **d;
-    (void) state;
 
     fleet_init(&f, 3, 2, 0);
     p = f.view.sets[BT_LIST_PREFILL]->items;
@@ -124,7 +120,6 @@ static void warm_ones(void **state)
 static void mistakes_are_named(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     assert_plan_fails(&f, POLICY("baton.where(1, 'zone')"), "table expected");

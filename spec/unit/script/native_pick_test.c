@@ -9,7 +9,6 @@ static void most_and_least(void **state)
 {
     static const int64_t tokens[] = {30, 10, 50, 50}, requests[] = {0, 2, 1, 4};
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 4, 1, 0);
     for (int i = 0; i < 4; i++) {
@@ -33,7 +32,6 @@ static void most_and_least(void **state)
 static void unknown_is_worst(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 3, 1, 0);
     f.prefill.items[1]->load.at_ms = bt_clock_ms();
@@ -54,7 +52,6 @@ static void unknown_is_worst(void **state)
 static void power_of_k(void **state)
 {
     struct fleet f;
-    (void) state;
 
     bt_rand_seed(7);
     fleet_init(&f, 6, 1, 0);
@@ -110,7 +107,6 @@ static void index_is_near(struct fleet *f)
 static void near_equals_share_the_chance_where_others_are(void **state)
 {
     struct fleet f;
-    (void) state;
 
     bt_rand_seed(3);
     fleet_init(&f, 3, 1, 0);
@@ -153,7 +149,6 @@ static void mistakes_are_named(void **state)
         {"baton.x = 1", "baton cannot be written"},
     };
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

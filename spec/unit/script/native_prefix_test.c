@@ -9,7 +9,6 @@
 
 static int forget(void **state)
 {
-    (void) state;
     bt_prefix_clear();
     return 0;
 }
@@ -27,7 +26,6 @@ static void match_and_insert(void **state)
 {
     struct fleet f;
     char text[512];
-    (void) state;
 
     fleet_init(&f, 3, 1, 0);
     set_prompt(&f, text, 160, 0);
@@ -72,7 +70,6 @@ static void nothing_outlives_the_call(void **state)
     bt_policy_t *policy;
     bt_choice_t choice;
     char text[512];
-    (void) state;
 
     fleet_init(&f, 4, 1, 0);
     policy = policy_of(
@@ -96,7 +93,6 @@ static void equals_share(void **state)
 {
     struct fleet f;
     char text[512];
-    (void) state;
 
     bt_rand_seed(1);
     fleet_init(&f, 4, 1, 0);
@@ -117,7 +113,6 @@ static void keys(void **state)
 {
     struct fleet f;
     char text[512];
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     set_prompt(&f, text, 160, 0);
@@ -141,7 +136,6 @@ static void engines_that_tell_are_not_told_of(void **state)
     bt_kv_index_t *index;
     uint32_t part, worker = 0;
     struct fleet f;
-    (void) state;
 
     assert_non_null(ring);
     assert_int_equal(bt_kv_index_new(&index, &(bt_kv_index_config_t){0}), 0);
@@ -184,7 +178,6 @@ static void mistakes_are_named(void **state)
         {"baton.prefix_key(req, 0)", "1 to 1024 blocks"},
     };
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -5,7 +5,6 @@
 static void rates(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     plan_once(&f, POLICY("assert(baton.ewma('k-mean') == nil)\n"
@@ -39,7 +38,6 @@ static void mistakes_are_named(void **state)
         {"baton.shared_local.set('x', 0/0)", "2^53"},
     };
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -12,7 +12,6 @@ static void argmin(void **state)
 {
     static const int64_t tokens[] = {30, 10, 10, 20}, requests[] = {0, 2, 1, 0};
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 4, 1, 0);
     for (int i = 0; i < 4; i++) {
@@ -36,7 +35,6 @@ static void argmin(void **state)
 static void equals_share(void **state)
 {
     struct fleet f;
-    (void) state;
 
     bt_rand_seed(7);
     fleet_init(&f, 4, 1, 0);
@@ -54,7 +52,6 @@ static void equals_share(void **state)
 static void unknown_counts_as_worst(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 2, 1, 0);
     f.prefill.items[1]->load.at_ms = bt_clock_ms();
@@ -68,7 +65,6 @@ static void unknown_counts_as_worst(void **state)
 static void random_choices(void **state)
 {
     struct fleet f;
-    (void) state;
 
     bt_rand_seed(7);
     fleet_init(&f, 3, 1, 0);
@@ -88,7 +84,6 @@ static void random_choices(void **state)
 static void compatible_and_pairable(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 2, 0, 0);
     fleet_add(&f, BT_ROLE_PREFILL, "ExampleConnector");
@@ -126,7 +121,6 @@ static void compatible_and_pairable(void **state)
 static void shared_local(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     plan_once(&f,
@@ -166,7 +160,6 @@ static void mistakes_are_named(void **state)
         {"baton.log('info', {})", "string expected"},
     };
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -186,7 +179,6 @@ static void log_lines(void **state)
     char text[512], said[4096] = "";
     struct fleet f;
     int pipe_fds[2];
-    (void) state;
 
     assert_int_equal(pipe(pipe_fds), 0);
     bt_log_set(BT_LOG_INFO, false, pipe_fds[1]);

@@ -9,7 +9,6 @@ static bt_policy_trace_t trace;
 
 static int open_fleet(void **state)
 {
-    (void) state;
     fleet_init(&f, 3, 2, 0);
     for (int i = 0; i < 3; i++)
         bt_worker_total(f.prefill.items[i], BT_PHASE_PREFILL)->tokens = 10 * i;
@@ -20,7 +19,6 @@ static int open_fleet(void **state)
 
 static int close_fleet(void **state)
 {
-    (void) state;
     fleet_fini(&f);
     return 0;
 }
@@ -37,7 +35,6 @@ static double score_of(uint64_t worker)
 
 static void test_least_and_most(void **state)
 {
-    (void) state;
     plan_once(&f, POLICY("baton.argmin(view.prefill, 'prefill_tokens', 'requests')" DONE));
     assert_int_equal(trace.count, 3);
     assert_true(score_of(1) == 0 && score_of(2) == 10 && score_of(3) == 20);
@@ -48,7 +45,6 @@ static void test_least_and_most(void **state)
 
 static void test_sums(void **state)
 {
-    (void) state;
     plan_once(&f, POLICY("baton.argmin_sum(view.prefill, 'prefill_tokens', 2, 'id', 1)" DONE));
     assert_true(score_of(1) == 1 && score_of(2) == 22 && score_of(3) == 43);
     plan_once(&f, POLICY("baton.argmax_sum(view.prefill, 'prefill_tokens', 1, 'id', -1)" DONE));
@@ -57,21 +53,18 @@ static void test_sums(void **state)
 
 static void test_what_is_not_known_has_no_score(void **state)
 {
-    (void) state;
     plan_once(&f, POLICY("baton.argmin(view.prefill, 'waiting')" DONE));
     assert_int_equal(trace.count, 0);
 }
 
 static void test_only_the_drawn_ones(void **state)
 {
-    (void) state;
     plan_once(&f, POLICY("baton.power_of_k(view.prefill, 2, 'prefill_tokens')" DONE));
     assert_int_equal(trace.count, 2);
 }
 
 static void test_hashes(void **state)
 {
-    (void) state;
     plan_once(&f, POLICY("local w = baton.rendezvous(view.prefill, 'k')\n"
                          "ctx.state.id = w.id"
                          " return { prefill = w, decode = view.decode[1] }"));
@@ -87,7 +80,6 @@ static void test_hashes(void **state)
 
 static void test_by_hand(void **state)
 {
-    (void) state;
     plan_once(&f, POLICY("assert(baton.note_score(view.decode[2], 7) == nil)"
                          " baton.note_score(view.decode[2], 8.5)"
                          " baton.note_score(view.decode[1], 0/0)"
@@ -98,7 +90,6 @@ static void test_by_hand(void **state)
 
 static void test_no_more_than_there_is_room(void **state)
 {
-    (void) state;
     trace.cap = 2;
     plan_once(&f, POLICY("baton.argmin(view.prefill, 'id') baton.argmin(view.decode, 'id')"
                          " baton.note_score(view.prefill[2], 99)" DONE));
@@ -113,7 +104,6 @@ static void test_no_more_than_there_is_room(void **state)
 
 static void test_nobody_traces(void **state)
 {
-    (void) state;
     f.req.trace = NULL;
     plan_once(&f, POLICY("baton.argmin(view.prefill, 'id') baton.note_score(view.prefill[1], 1)"
                          " baton.rendezvous(view.prefill, 'k')" DONE));

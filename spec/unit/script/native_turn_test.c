@@ -11,7 +11,6 @@ static void weigh(struct fleet *f, unsigned i, const char *labels)
 static void smooth(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 4, 1, 0);
     weigh(&f, 0, "gpu=x, weight=5");
@@ -42,7 +41,6 @@ static void members_may_change(void **state)
     bt_policy_t *policy;
     bt_choice_t choice;
     unsigned seen[5] = {0};
-    (void) state;
 
     fleet_init(&f, 4, 1, 0);
     policy = policy_of(

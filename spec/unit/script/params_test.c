@@ -76,7 +76,6 @@ static void values_that_do_not_fit(void **state)
          "params.wieght: the policy has no such parameter (did you mean 'weight'?)"},
         {"return { 1, 2 }", "params: must be a table"},
     };
-    (void) state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         assert_load_refused(declared, cases[i][0], BT_E_CONFIG, cases[i][1]);
@@ -101,7 +100,6 @@ static void declarations_that_make_no_sense(void **state)
         {"params = { x = { type = 'string', default = function() end } },",
          "params.x.default: a function value"},
     };
-    (void) state;
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[512];
@@ -133,7 +131,6 @@ static void plan_with(const char *body, const char *values, const char *word)
 
 static void hooks_read_them(void **state)
 {
-    (void) state;
     plan_with("local p = ctx.params assert(p.weight == 1.5 and p.tries == 3 and p.mode == 'fair' "
               "and #p.zones == 0 and "
               "p.strict == false and p.label == nil)",
@@ -154,7 +151,6 @@ static void they_are_described(void **state)
 {
     bt_policy_t *policy = NULL;
     char err[512] = "", *text;
-    (void) state;
 
     assert_int_equal(load_with(declared, NULL, &policy, err, sizeof(err)), 0);
     text = bt_policy_params_schema(policy);

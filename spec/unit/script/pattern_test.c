@@ -80,7 +80,6 @@ static void answers_are_those_of_the_stock_functions(void **state)
     lua_State *stock = luaL_newstate();
     unsigned hits = 0;
     bt_vm_t vm;
-    (void) state;
 
     luaL_openlibs(stock);
     assert_int_equal(bt_vm_open(&vm, NULL, 64 << 20, BT_VM_CONFIG), 0);
@@ -117,7 +116,6 @@ static void run(bt_vm_t *vm, const char *text, const char *word)
 static void mistakes_are_named(void **state)
 {
     bt_vm_t vm;
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 64 << 20, BT_VM_CONFIG), 0);
     assert_int_equal(bt_watchdog_start(), 0);

@@ -10,7 +10,6 @@ static void pairs_by_id_and_by_row(void **state)
 {
     struct fleet f;
     bt_choice_t choice;
-    (void) state;
 
     start(&f);
     choice = plan_once(&f, POLICY("return { prefill = 2, decode = 3 }"));
@@ -34,7 +33,6 @@ static void singles(void **state)
 {
     struct fleet f;
     bt_choice_t choice;
-    (void) state;
 
     start(&f);
     choice = plan_once(&f, POLICY("return { worker = 5 }"));
@@ -50,7 +48,6 @@ static void alternates_and_ranks(void **state)
 {
     struct fleet f;
     bt_choice_t choice;
-    (void) state;
 
     start(&f);
     f.prefill.items[0]->dp_size = 4;
@@ -76,7 +73,6 @@ static void alternates_and_ranks(void **state)
 static void nil_is_nobody(void **state)
 {
     struct fleet f;
-    (void) state;
 
     start(&f);
     assert_null(plan_once(&f, POLICY("return nil")).first.decode);
@@ -121,7 +117,6 @@ static void wrong_answers(void **state)
          "more than 8 alternates"},
     };
     struct fleet f;
-    (void) state;
 
     start(&f);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -135,7 +130,6 @@ static void wrong_answers(void **state)
 static void pairs_must_fit(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     fleet_add(&f, BT_ROLE_DECODE, "ExampleConnector");
@@ -152,7 +146,6 @@ static void kinds_are_obeyed(void **state)
     char text[256];
     struct fleet f;
     bt_worker_t *w;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     snprintf(text, sizeof(text), POLICY("%s"), bootstrap);
@@ -200,7 +193,6 @@ static void kinds_change_with_what_is_learned(void **state)
     bt_choice_t choice;
     struct fleet f;
     bt_worker_t *w;
-    (void) state;
 
     fleet_init_after(&f, 0, 0, 0, 0);
     w = fleet_add(&f, BT_ROLE_PREFILL, "NixlPushConnector");
@@ -221,7 +213,6 @@ static void a_worker_that_has_gone(void **state)
     bt_policy_t *policy;
     bt_choice_t choice;
     bt_worker_t *gone;
-    (void) state;
 
     start(&f);
     policy = policy_of(POLICY("return { prefill = 2, decode = 3 }"));
@@ -246,7 +237,6 @@ static void parts(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     start(&f);
     policy = policy_of(POLICY("return req.stream and { prefill = 1 } or { decode = 4 }"));

@@ -38,7 +38,6 @@ static void test_shipped_policies_pass(void **state)
 {
     const char *const *names = bt_policy_embedded_names();
 
-    (void) state;
     for (unsigned i = 0; names[i] != NULL; i++) {
         bt_policy_t *policy;
         assert_int_equal(bt_policy_load(&policy, names[i], NULL, err, sizeof err), 0);
@@ -51,7 +50,6 @@ static void test_shipped_policies_pass(void **state)
 /* An empty fleet is never asked about, and a policy may know pairs only, or single workers only. */
 static void test_what_may_be(void **state)
 {
-    (void) state;
     assert_int_equal(test_plan("return { worker = view.hybrid[1].id }"), 0);
     assert_int_equal(
         test_plan("return { prefill = view.prefill[1].id, decode = view.decode[#view.decode].id }"),
@@ -60,7 +58,6 @@ static void test_what_may_be(void **state)
 
 static void test_what_may_not_be(void **state)
 {
-    (void) state;
     assert_int_equal(test_plan("error('boom')"), BT_E_POLICY);
     assert_non_null(strstr(err, "boom"));
     assert_non_null(strstr(err, "self-test: one worker of each role"));
@@ -74,7 +71,6 @@ static void test_what_may_not_be(void **state)
 /* Nobody chosen in any case is a mistake; by labels, or for another client, it may be meant. */
 static void test_nobody_is_ever_chosen(void **state)
 {
-    (void) state;
     assert_int_equal(test_plan("return nil"), BT_E_POLICY);
     assert_string_equal(
         err, "x.lua: plan of x never chose anybody (self-test: pairs and single workers, one "
@@ -103,7 +99,6 @@ static void test_nobody_is_ever_chosen(void **state)
 static void test_late_plans(void **state)
 {
     static const char late[] = "return { prefill = view.prefill[1] }";
-    (void) state;
     assert_int_equal(test_plan(late), BT_E_POLICY);
     assert_non_null(strstr(err, "plan returned no decode worker"));
     assert_int_equal(test_with("plan_decode = function(req, view) return { decode = "
@@ -126,7 +121,6 @@ static void test_late_plans(void **state)
 
 static void test_one_that_never_ends(void **state)
 {
-    (void) state;
     assert_int_equal(test_plan("while #view.hybrid == 0 do end return nil"), BT_E_POLICY);
     assert_non_null(strstr(err, "self-test: no workers"));
 }
@@ -136,7 +130,6 @@ static void test_hooks_that_wait(void **state)
 {
     static const char *const hosts[] = {"tiers:80", NULL};
     static const char vars[] = "assert(ctx.vars.tier == 'a') return " ONE;
-    (void) state;
 
     bt_policy_allow_hosts(hosts);
     assert_int_equal(

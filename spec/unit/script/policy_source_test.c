@@ -6,7 +6,6 @@ static char err[512];
 
 static void test_names_and_paths(void **state)
 {
-    (void) state;
     assert_true(bt_str_eq(bt_policy_base_name("a/b/mine.lua"), BT_STR("mine")));
     assert_true(bt_str_eq(bt_policy_base_name("mine"), BT_STR("mine")));
     assert_true(bt_str_eq(bt_policy_base_name(".lua"), BT_STR(".lua")));
@@ -20,7 +19,6 @@ static void test_a_file_goes_before_a_shipped_policy(void **state)
     bt_policy_source_t *shipped, *file, *path;
     struct temp_file t;
 
-    (void) state;
     temp_write(&t, "random.lua", "return 1");
     assert_int_equal(bt_policy_source_open(&shipped, "random", NULL, err, sizeof err), 0);
     assert_int_equal(shipped->kind, BT_SOURCE_SHIPPED);
@@ -46,7 +44,6 @@ static void test_a_text_is_kept_as_it_was_read(void **state)
     struct temp_file t;
     FILE *out;
 
-    (void) state;
     temp_write(&t, "mine.lua", "one");
     assert_int_equal(bt_policy_source_open(&a, "mine", t.folder, err, sizeof err), 0);
     assert_int_equal(bt_policy_source_open(&b, "mine", t.folder, err, sizeof err), 0);
@@ -71,7 +68,6 @@ static void test_messages_name_the_path(void **state)
     bt_policy_source_t *s;
     bt_policy_t *policy;
 
-    (void) state;
     assert_int_equal(bt_policy_source_new(&s, BT_SOURCE_ADMIN, "mine", "admin/mine.lua",
                                           BT_STR("return {\n x = = 1 }")),
                      0);

@@ -44,7 +44,6 @@ static void shipped_policies_load(void **state)
     enum { COUNT = sizeof(names) / sizeof(names[0]) };
     const char *const *known = bt_policy_embedded_names();
     char err[512] = "";
-    (void) state;
 
     for (unsigned i = 0; i < COUNT; i++) {
         bt_policy_t *policy = NULL;
@@ -69,7 +68,6 @@ static void unknown_names_say_what_is_known(void **state)
 {
     bt_policy_t *policy = NULL;
     char err[512] = "";
-    (void) state;
 
     assert_int_equal(bt_policy_load(&policy, "least_lod", NULL, err, sizeof(err)), BT_E_CONFIG);
     assert_string_equal(err, "no policy 'least_lod'; known policies: " KNOWN
@@ -89,7 +87,6 @@ static void a_folder_comes_before_the_shipped_ones(void **state)
     struct temp_file file;
     bt_policy_t *policy = NULL;
     char err[512] = "";
-    (void) state;
 
     temp_write(&file, "least_load.lua",
                "return { api = 2, name = 'mine', version = '9', plan = function() end }");
@@ -104,7 +101,6 @@ static void a_folder_comes_before_the_shipped_ones(void **state)
 
 static void mistakes_name_the_file(void **state)
 {
-    (void) state;
     assert_load_fails("return {", "own.lua:1:");
     assert_load_fails("\n\nerror('no')", "own.lua:3: no");
     assert_load_fails("return 'x'", "a policy must return a table, not a string value");
@@ -134,7 +130,6 @@ static void mistakes_name_the_file(void **state)
 static void errors_name_the_line(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     assert_plan_fails(&f, POLICY("\n\nlocal x = nil; return x.y"), "spec.lua:3: attempt to index");
@@ -152,7 +147,6 @@ static void serves_on_after_an_error(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     policy = policy_of(
@@ -178,7 +172,6 @@ static void fallback_gets_the_failure(void **state)
     bt_choice_t choice;
     bt_policy_failure_t failure = {
         .scope = BT_SCOPE_WORKER, .name = "connect", .leg = "decode", .status = 502};
-    (void) state;
 
     fleet_init(&f, 1, 2, 0);
     failure.tried = &f.decode.items[0];
@@ -234,7 +227,6 @@ static void plan_decode_completes_the_plan(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 2, 2, 0);
     policy =
@@ -294,7 +286,6 @@ static void plan_prefill_completes_the_plan(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 2, 2, 0);
     policy = policy_of(OPEN("assert(decode.name == 'd3' and #view.prefill == 2)\n"
@@ -364,7 +355,6 @@ static void recompute_may_say_no(void **state)
 {
     struct fleet f;
     bool may = false;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     assert_int_equal(recompute(&f,
@@ -418,7 +408,6 @@ static void enqueue_says_where_it_stands(void **state)
     };
     bt_policy_queueing_t out = {.weight = 9};
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     assert_int_equal(enqueue(&f, POLICY("return nil"), &out), BT_E_AGAIN);

@@ -3,7 +3,6 @@
 
 static void xxh3_is_the_real_one(void **state)
 {
-    (void) state;
     assert_int_equal(bt_hash64(BT_STR_NULL, 0),
                      0x2d06800538d394c2u); /* of the empty string, from its specification */
     assert_int_not_equal(bt_hash64(BT_STR("a"), 0), bt_hash64(BT_STR("a"), 1));
@@ -29,7 +28,6 @@ static void ids_make_the_chain_of_the_engines(void **state)
     static const unsigned char second[16] = {5, 0, 0, 0, 6,    0,    0,    0,
                                              7, 0, 0, 0, 0xff, 0xff, 0xff, 0xff};
     uint64_t hashes[4] = {0}, pair[2] = {of_bytes(first, 16), of_bytes(second, 16)};
-    (void) state;
 
     assert_int_equal(chain(BT_STR("[1, 2,3 ,256,5,6,7,4294967295,9]"), 4, hashes, 4), 2);
     assert_int_equal(hashes[0], of_bytes(first, 16));
@@ -39,7 +37,6 @@ static void ids_make_the_chain_of_the_engines(void **state)
 static void text_goes_by_four_bytes_a_token_without_quotes(void **state)
 {
     uint64_t a[4], b[4];
-    (void) state;
 
     assert_int_equal(chain(BT_STR("\"0123456789abcdef0123456789abcde\""), 4, a, 4), 1);
     assert_int_equal(a[0], of_bytes("0123456789abcdef", 16));
@@ -57,7 +54,6 @@ static void ids_far_apart(void **state)
     const size_t size = 8192;
     char *text = malloc(size);
     uint64_t a[1];
-    (void) state;
 
     for (unsigned far = 0; far < 2; far++) {
         memset(text, ' ', size);
@@ -73,7 +69,6 @@ static void odd_prompts(void **state)
 {
     static const char *const none[] = {"", "\"", "\"\"", "[]", "[", "null", "[1,2,3]", "\"short\""};
     uint64_t a[2], b[2];
-    (void) state;
 
     assert_int_equal(chain(BT_STR_NULL, 4, a, 2), 0);
     for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)

@@ -9,7 +9,6 @@
 
 static int forget(void **state)
 {
-    (void) state;
     bt_prefix_clear();
     return 0;
 }
@@ -36,7 +35,6 @@ static void warm_memory_costs_no_page_faults(void **state)
 {
     uint64_t a[1024];
     long before;
-    (void) state;
 
 #ifdef __SANITIZE_THREAD__
     skip(); /* its own memory for each word has faults of its own */
@@ -53,7 +51,6 @@ static void the_longest_match_comes_first(void **state)
 {
     bt_prefix_matches_t m;
     uint64_t a[10], b[10], c[10];
-    (void) state;
 
     chain(a, 10, 0, 0);
     chain(b, 10, 1, 6);
@@ -77,7 +74,6 @@ static void the_longest_match_comes_first(void **state)
 static void blocks_are_counted_by_worker(void **state)
 {
     uint64_t a[10];
-    (void) state;
 
     chain(a, 10, 3, 0);
     bt_prefix_insert(a, 10, 5, 1000);
@@ -90,7 +86,6 @@ static void an_engine_that_is_gone_is_forgotten(void **state)
 {
     bt_prefix_matches_t m;
     uint64_t a[10];
-    (void) state;
 
     chain(a, 10, 3, 0);
     bt_prefix_insert(a, 10, 5, 1000);
@@ -109,7 +104,6 @@ static void many_workers_share_a_block(void **state)
     bt_prefix_matches_t m;
     uint64_t a[1];
     unsigned known = 0;
-    (void) state;
 
     chain(a, 1, 4, 0);
     for (uint32_t w = 1; w <= 40; w++)
@@ -127,7 +121,6 @@ static void the_least_recent_go_first(void **state)
 {
     bt_prefix_matches_t m;
     uint64_t old[8], often[8], fresh[8];
-    (void) state;
 
     chain(old, 8, 1000001, 0);
     chain(often, 8, 1000002, 0);
@@ -172,7 +165,6 @@ static void threads_share_it(void **state)
 {
     uint32_t workers[4] = {11, 12, 13, 14};
     pthread_t threads[4];
-    (void) state;
 
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, hammer, &workers[i]), 0);

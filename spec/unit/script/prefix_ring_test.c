@@ -11,7 +11,6 @@ static uint32_t worker;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_prefix_clear();
     ring = bt_prefix_ring_new();
     return ring != NULL ? 0 : -1;
@@ -19,7 +18,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_prefix_ring_bind(NULL);
     bt_prefix_ring_free(ring);
     return 0;
@@ -34,7 +32,6 @@ static void chain(uint64_t *hashes, unsigned count, uint64_t seed)
 static void what_is_new_is_told_once(void **state)
 {
     uint64_t hashes[10];
-    (void) state;
     chain(hashes, 10, 1);
     bt_prefix_insert(hashes, 4, 7, 1); /* this thread tells nobody */
     assert_int_equal(bt_prefix_ring_take(ring, &worker, taken), 0);
@@ -56,7 +53,6 @@ static void a_full_ring_forgets_and_counts(void **state)
     static uint64_t hashes[BT_PREFIX_BLOCKS_MAX];
     uint64_t told = 0, seen = 0;
     unsigned count;
-    (void) state;
     bt_prefix_ring_bind(ring);
     for (uint64_t i = 0; i < 70; i++) {
         chain(hashes, BT_PREFIX_BLOCKS_MAX, 1000 + i);
@@ -77,7 +73,6 @@ static void nothing_stands_behind_a_gap(void **state)
 {
     const uint64_t hashes[] = {1, 2, 3};
     bt_prefix_row_t row;
-    (void) state;
     bt_prefix_ring_bind(ring);
     do { /* until there is room for the head of one more row and one hash */
         bt_prefix_row_begin(&row);
@@ -121,7 +116,6 @@ static void rows_come_whole_and_in_order(void **state)
     uint32_t last = 0;
     pthread_t writer;
     bool is_over = false;
-    (void) state;
     for (unsigned i = 0; i < ROWS; i++)
         all += 1 + i % 5;
     assert_int_equal(pthread_create(&writer, NULL, write_rows, NULL), 0);

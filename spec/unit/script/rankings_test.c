@@ -244,7 +244,6 @@ static const struct way ways[] = {
 
 static void alone(void **state)
 {
-    (void) state;
     bt_rand_seed(14);
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
         check_way(&ways[i], "", false);
@@ -252,7 +251,6 @@ static void alone(void **state)
 
 static void beside_other_gateways(void **state)
 {
-    (void) state;
     bt_rand_seed(15);
     for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
         check_way(&ways[i], "", true);
@@ -261,7 +259,6 @@ static void beside_other_gateways(void **state)
 /* A list that C does not know. */
 static void in_a_list_of_the_policys_own(void **state)
 {
-    (void) state;
     bt_rand_seed(16);
     check_way(&ways[0], "local own = {} for i = 1, #list do own[i] = list[i] end list = own",
               false);

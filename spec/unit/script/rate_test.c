@@ -15,7 +15,6 @@ static void close_to(double value, double expected)
 static void ewma(void **state)
 {
     double value = -1;
-    (void) state;
 
     assert_false(bt_rate_ewma_get(bt_rates_process(), BT_STR("e"), &value, 1));
     close_to(bt_rate_ewma(bt_rates_process(), BT_STR("e"), 0, 0.5, 1), 0);
@@ -30,7 +29,6 @@ static void ewma(void **state)
 static void bucket(void **state)
 {
     const bt_str_t name = BT_STR("b");
-    (void) state;
 
     for (int i = 0; i < 5; i++)
         close_to(bt_rate_take(bt_rates_process(), name, 10, 5, 1, 100 * S), 0);
@@ -47,7 +45,6 @@ static void bucket(void **state)
 static void window(void **state)
 {
     const bt_str_t name = BT_STR("w");
-    (void) state;
 
     close_to(bt_rate_window(bt_rates_process(), name, 10, 10 * S, 100 * S), 10);
     close_to(bt_rate_window(bt_rates_process(), name, 30, 10 * S, 109 * S), 40);
@@ -63,7 +60,6 @@ static void names_are_bounded(void **state)
 {
     double value;
     unsigned left = 0;
-    (void) state;
 
     for (unsigned i = 0; i < 100000; i++) {
         char name[32];
@@ -98,7 +94,6 @@ static void threads_lose_nothing(void **state)
     long taken[4] = {0};
     pthread_t threads[4];
     double mean = 0;
-    (void) state;
 
     bt_rate_window(bt_rates_process(), BT_STR("sum"), 0, 1000 * (uint64_t) S,
                    5 * (uint64_t) S); /* the cells are there */

@@ -7,7 +7,6 @@ static void all_fields(void **state)
     bt_header_t headers[] = {{BT_STR("X-Session-ID"), BT_STR("s1")}, {BT_STR("Empty"), BT_STR("")}};
     bt_head_t head = {.headers = headers, .header_count = 2};
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     f.req = (bt_policy_request_t){.path = BT_STR("/v1/chat/completions"),
@@ -36,7 +35,6 @@ static void all_fields(void **state)
 static void mistakes_are_named(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     assert_plan_fails(&f, POLICY("return req.modle"),
@@ -52,7 +50,6 @@ static void the_next_call_sees_the_next_request(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     policy = policy_of(POLICY("local s = ctx.state\n"

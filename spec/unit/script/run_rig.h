@@ -94,7 +94,6 @@ static inline int make(const char *text, struct server *s, bt_policy_t **policy_
 
 static inline int set_hosts(void **state)
 {
-    (void) state;
     bt_policy_allow_hosts(hosts);
     return 0;
 }

@@ -7,7 +7,6 @@
 static void admit_waits_and_rejects(void **state)
 {
     struct rig r;
-    (void) state;
 
     rig_init(&r, FILE_WITH("admit = function(req, ctx)\n"
                            "  assert(baton.sleep(25) == true)\n"
@@ -30,7 +29,6 @@ static void admit_waits_and_rejects(void **state)
 static void without_waiting(void **state)
 {
     struct rig r;
-    (void) state;
 
     rig_init(&r, FILE_WITH("admit = function() end, route = function(req) return { pool = 'big', "
                            "class = 'batch', key = 'k' } end"));
@@ -64,7 +62,6 @@ static void route_asks_a_host(void **state)
     const bt_hook_answer_t answer = {
         .status = 200, .head = &head, .body = BT_STR("{\"pool\":\"big\"}")};
     struct rig r;
-    (void) state;
 
     rig_init(
         &r,
@@ -102,7 +99,6 @@ static void route_asks_a_host(void **state)
 static void tick_waits_with_its_view(void **state)
 {
     struct rig r;
-    (void) state;
 
     rig_init(&r, FILE_WITH("tick = function(now, view, ctx)\n"
                            "  assert(now == 12345 and #view.decode == 1 and ctx.vars == nil)\n"
@@ -136,7 +132,6 @@ static void start_waits(void **state)
     bt_policy_t *policy = NULL;
     bt_value_t *data = NULL;
     char err[512] = "";
-    (void) state;
 
     if (make(text, &s, &policy, err, sizeof(err)) != 0)
         fail_msg("%s", err);
@@ -161,7 +156,6 @@ static void start_cannot_wait_for_ever(void **state)
     struct server s = {.until = 20};
     bt_policy_t *policy = NULL;
     char err[512] = "";
-    (void) state;
 
     assert_int_equal(make(patient, &s, &policy, err, sizeof(err)), BT_E_POLICY);
     assert_string_equal(err, "spec.lua: start wanted to wait again when its time was over");
@@ -186,7 +180,6 @@ static void each_request_sees_its_own(void **state)
     bt_policy_request_t req[2];
     bt_policy_run_t run[2];
     bt_choice_t choice;
-    (void) state;
 
     rig_init(&r, "return { api = 2, name = 'spec', version = '1',\n"
                  "admit = function(req, ctx) ctx.vars.name = req.model baton.sleep(1)\n"
@@ -235,7 +228,6 @@ static void a_kept_req_is_the_running_ones(void **state)
     bt_policy_request_t other;
     bt_policy_vars_t vars = {0};
     bt_policy_run_t run;
-    (void) state;
 
     rig_init(&r, FILE_WITH("admit = function(req, ctx)\n"
                            "  if seen.req then return { reason = seen.req.model } end\n"
@@ -260,7 +252,6 @@ static void native_functions_look_at_the_right_prompt(void **state)
     bt_policy_vars_t vars[2] = {{0}};
     bt_policy_request_t req[2];
     bt_policy_run_t run[2];
-    (void) state;
 
     rig_init(&r,
              FILE_WITH("route = function(req) local key = baton.prefix_key(req) baton.sleep(1)\n"
@@ -286,7 +277,6 @@ static void vars_of_another_policy_are_nil(void **state)
 {
     struct rig r, other;
     bt_choice_t choice;
-    (void) state;
 
     rig_init(&r, FILE_WITH("route = function(req, ctx) ctx.vars.x = 1 end"));
     rig_init(&other, "return { api = 2, name = 'spec', version = '1', route = function() end,\n"
@@ -308,7 +298,6 @@ static void vars_of_another_policy_are_nil(void **state)
 static void a_runaway_costs_its_own_step(void **state)
 {
     struct rig r;
-    (void) state;
 
     rig_init(
         &r, FILE_WITH("admit = function() baton.sleep(1) while true do end end,\n"
@@ -331,7 +320,6 @@ static void waiting_is_not_counted(void **state)
 {
     struct rig r;
     int rc;
-    (void) state;
 
     rig_init(&r, FILE_WITH("admit = function() for i = 1, 20 do baton.sleep(i) end end"));
     rc = bt_policy_admit(r.policy, &r.run, &r.f.req);
@@ -347,7 +335,6 @@ static void waiting_is_not_counted(void **state)
 static void errors_and_memory(void **state)
 {
     struct rig r;
-    (void) state;
 
     rig_init(&r, FILE_WITH("admit = function() baton.sleep(1) error('no tier') end,\n"
                            "route = function() baton.sleep(1) local t = {}\n"
@@ -388,7 +375,6 @@ static void answers_are_checked(void **state)
                           {"{ key = ('x'):rep(192) }", "key must be at most 191 bytes"}};
     char text[512];
     struct rig r;
-    (void) state;
 
     for (size_t i = 0; i < sizeof(bad_admissions) / sizeof(bad_admissions[0]); i++) {
         snprintf(text, sizeof(text), FILE_WITH("admit = function() return %s end"),
@@ -412,7 +398,6 @@ static void answers_are_checked(void **state)
 static void runs_are_dropped_in_the_middle(void **state)
 {
     struct rig r;
-    (void) state;
 
     rig_init(&r, FILE_WITH("admit = function(req, ctx) ctx.vars.x = 1 baton.sleep(1) end"));
     expect(&r, bt_policy_admit(r.policy, &r.run, &r.f.req), 1);
@@ -433,7 +418,6 @@ static void nothing_is_left_behind(void **state)
 {
     struct rig r;
     double first = 0, last = 0;
-    (void) state;
 
     rig_init(&r, FILE_WITH("admit = function(req, ctx)\n"
                            "  ctx.vars.text = ('x'):rep(1000) .. req.prompt_bytes\n"
@@ -468,7 +452,6 @@ static void a_new_vm_ends_what_waited(void **state)
     bt_policy_vars_t vars = {0};
     bt_policy_request_t req;
     int rc;
-    (void) state;
 
     rig_init(&r, "return { api = 2, name = 'spec', version = '1',\n"
                  "admit = function(req, ctx) ctx.vars.x = 1 baton.sleep(1) end,\n"
@@ -514,7 +497,6 @@ static void shadows_have_their_own_names(void **state)
     bt_policy_t *shadows[2] = {NULL};
     char err[512] = "";
     struct rig r;
-    (void) state;
 
     rig_init(&r, text);
     for (int i = 0; i < 2; i++)
@@ -550,7 +532,6 @@ static void trials_have_names_of_their_own(void **state)
     char text[1024], err[512] = "";
     bt_policy_t *policy = NULL;
     unsigned left = 0;
-    (void) state;
 
     atomic_store(bt_shared_local_cell(bt_shared_local_process(), BT_STR("kept")), 7);
     for (unsigned i = 0; i < 5; i++) {
@@ -592,7 +573,6 @@ static void shadows_do_not_fill_the_prefix_index(void **state)
     bt_policy_t *shadow = NULL;
     bt_choice_t choice;
     struct rig r;
-    (void) state;
 
     rig_init(&r, text);
     memset(prompt, 'q', sizeof(prompt));

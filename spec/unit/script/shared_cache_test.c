@@ -13,7 +13,6 @@ static uint64_t put_us;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_shared_cache_clear();
     bt_text_init(&bytes);
     return 0;
@@ -21,7 +20,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_text_fini(&bytes);
     bt_shared_cache_clear();
     return 0;
@@ -34,7 +32,6 @@ static bool get(const char *key)
 
 static void keeps_and_drops(void **state)
 {
-    (void) state;
     assert_false(get("a"));
     bt_shared_cache_put(BT_STR("a"), BT_SHARED_STRING, 0, BT_STR("x\0y"), 5);
     assert_true(get("a"));
@@ -59,7 +56,6 @@ static void keeps_and_drops(void **state)
 static void a_value_that_is_too_large_is_not_known(void **state)
 {
     static char large[BT_SHARED_CACHE_VALUE_MAX + 1];
-    (void) state;
 
     bt_shared_cache_put(BT_STR("a"), BT_SHARED_STRING, 0, (bt_str_t){large, sizeof(large) - 1}, 1);
     assert_true(get("a"));
@@ -72,7 +68,6 @@ static void is_bounded(void **state)
     static char value[BT_SHARED_CACHE_VALUE_MAX];
     unsigned known = 0;
     char key[32];
-    (void) state;
 
     for (unsigned i = 0; i < 20000; i++) {
         snprintf(key, sizeof(key), "key-%u", i);
@@ -113,7 +108,6 @@ static void readers_see_whole_values(void **state)
 {
     static char one[] = "one", two[] = "two and more";
     pthread_t threads[2];
-    (void) state;
 
     assert_int_equal(pthread_create(&threads[0], NULL, write_many, one), 0);
     assert_int_equal(pthread_create(&threads[1], NULL, write_many, two), 0);

@@ -30,7 +30,6 @@ static void counts_exactly_over_threads(void **state)
 {
     pthread_t threads[THREADS];
     int64_t cold = 0;
-    (void) state;
 
     for (int i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, add_many, NULL), 0);
@@ -47,7 +46,6 @@ static void counts_exactly_over_threads(void **state)
 
 static void values(void **state)
 {
-    (void) state;
     assert_int_equal(add(BT_STR("v"), 0), 0);
     atomic_store(bt_shared_local_cell(bt_shared_local_process(), BT_STR("v")), -5);
     assert_int_equal(add(BT_STR("v"), 7), 2);
@@ -58,7 +56,6 @@ static void limits(void **state)
 {
     char name[BT_SHARED_LOCAL_NAME_MAX + 2];
     unsigned made = 0;
-    (void) state;
 
     memset(name, 'n', sizeof(name) - 1);
     name[sizeof(name) - 1] = '\0';

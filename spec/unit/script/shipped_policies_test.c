@@ -25,7 +25,6 @@ static bt_choice_t plan(bt_policy_t *policy, struct fleet *f)
 
 static void all_serve_pairs_and_singles(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 4; i++) {
         bt_policy_t *policy = load(names[i]);
         struct fleet pair, single, one;
@@ -46,7 +45,6 @@ static void all_serve_pairs_and_singles(void **state)
 /* Prefill workers whose connectors no decode worker speaks are never chosen, and every pair fits. */
 static void only_pairs_that_fit(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 4; i++) {
         bt_policy_t *policy = load(names[i]);
         struct fleet f;
@@ -66,7 +64,6 @@ static void only_pairs_that_fit(void **state)
 
 static void no_candidates_is_an_error(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 4; i++) {
         bt_policy_t *policy = load(names[i]);
         bt_choice_t choice;
@@ -85,7 +82,6 @@ static void least_load_takes_the_least(void **state)
     bt_policy_t *policy = load("least_load");
     struct fleet f;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 3, 3, 0);
     for (int i = 0; i < 3; i++) {
@@ -105,7 +101,6 @@ static void power_of_two_never_takes_the_worst(void **state)
     bt_policy_t *policy = load("power_of_two");
     struct fleet f;
     unsigned seen[3] = {0};
-    (void) state;
 
     bt_rand_seed(3);
     fleet_init(&f, 3, 3, 0);
@@ -130,7 +125,6 @@ static void random_reaches_all(void **state)
     bt_policy_t *policy = load("random");
     struct fleet f;
     unsigned seen[6] = {0};
-    (void) state;
 
     bt_rand_seed(3);
     fleet_init(&f, 3, 3, 0);
@@ -151,7 +145,6 @@ static void round_robin_is_exact_over_loops(void **state)
     bt_policy_t *loops[2] = {load("round_robin"), load("round_robin")};
     unsigned seen[5] = {0};
     struct fleet f, other;
-    (void) state;
 
     fleet_init(&f, 3, 2, 0);
     f.view.pool = BT_STR("exact");

@@ -7,7 +7,6 @@ static void all_fields_of_a_worker(void **state)
 {
     struct fleet f;
     bt_worker_t *w;
-    (void) state;
 
     fleet_init(&f, 1, 1, 1);
     w = f.prefill.items[0];
@@ -47,7 +46,6 @@ static void all_fields_of_a_worker(void **state)
 static void old_reports_are_unknown(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     f.prefill.items[0]->load.at_ms = bt_clock_ms() - 6000;
@@ -61,7 +59,6 @@ static void old_reports_are_unknown(void **state)
 static void lists_are_arrays(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 3, 2, 0);
     plan_once(&f,
@@ -77,7 +74,6 @@ static void lists_are_arrays(void **state)
 static void mistakes_are_named(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     assert_plan_fails(&f, POLICY("return view.prefill[1].prefil_tokens"),
@@ -99,7 +95,6 @@ static void values_are_live(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 2, 1, 0);
     policy = policy_of(
@@ -120,7 +115,6 @@ static void lists_follow_the_key(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     policy = policy_of(
@@ -156,7 +150,6 @@ static void a_warm_view_is_ready(void **state)
     bt_policy_t *policy = policy_of(POLICY("return { prefill = view.prefill[1], decode = 3 }"));
     bt_choice_t choice;
     bt_worker_t *first;
-    (void) state;
 
     fleet_init(&f, 2, 1, 0);
     assert_int_equal(bt_policy_prewarm(policy, &f.view), 0);
@@ -179,7 +172,6 @@ static void a_policy_that_breaks_its_list_gets_a_new_one(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 2, 1, 0);
     policy = policy_of(POLICY("assert(#view.prefill == 2) table.remove(view.prefill, 1) return { "
@@ -195,7 +187,6 @@ static void key_zero_is_never_kept(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 2, 1, 0);
     f.view.key = 0;
@@ -216,7 +207,6 @@ static void key_zero_is_never_kept(void **state)
 static void pairs_with(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     fleet_add(&f, BT_ROLE_PREFILL, "ExampleConnector");

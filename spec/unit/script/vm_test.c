@@ -36,7 +36,6 @@ static void dangerous_names_are_gone(void **state)
         "_G",        "print",  "gcinfo"};
     char text[128];
     bt_vm_t vm;
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 8 << 20, 0), 0);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -54,7 +53,6 @@ static void dangerous_names_are_gone(void **state)
 static void the_rest_works(void **state)
 {
     bt_vm_t vm;
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 8 << 20, 0), 0);
     assert_runs(&vm, "local t = {3, 1, 2} table.sort(t) assert(table.concat(t, ',') == '1,2,3')");
@@ -70,7 +68,6 @@ static void the_rest_works(void **state)
 static void find_is_plain(void **state)
 {
     bt_vm_t vm;
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 8 << 20, 0), 0);
     assert_runs(&vm, "local a, b = ('a.b.c'):find('.', 3) assert(a == 4 and b == 4)");
@@ -84,7 +81,6 @@ static void find_is_plain(void **state)
 static void globals_cannot_be_made(void **state)
 {
     bt_vm_t vm;
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 8 << 20, 0), 0);
     assert_fails(&vm, "counter = 1", "spec.lua:1: 'counter' would be a global");
@@ -95,7 +91,6 @@ static void globals_cannot_be_made(void **state)
 static void memory_is_capped(void **state)
 {
     bt_vm_t vm;
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 2 << 20, 0), 0);
     assert_fails(&vm, "local t = {} for i = 1, 1e9 do t[i] = {} end", "not enough memory");
@@ -110,7 +105,6 @@ static void bytecode_is_refused(void **state)
 {
     bt_vm_t vm;
     char err[256] = "";
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 8 << 20, 0), 0);
     assert_int_equal(bt_vm_load(&vm, BT_STR("\x1bLJ\x02\x0a"), "@x", false, err, sizeof(err)),
@@ -122,7 +116,6 @@ static void bytecode_is_refused(void **state)
 static void require_knows_only_embedded_modules(void **state)
 {
     bt_vm_t vm;
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 8 << 20, BT_VM_REQUIRE), 0);
     assert_runs(&vm, "local legs = require('baton.legs') assert(legs == require('baton.legs') and "
@@ -136,7 +129,6 @@ static void require_knows_only_embedded_modules(void **state)
 static void errors_are_one_line(void **state)
 {
     bt_vm_t vm;
-    (void) state;
 
     assert_int_equal(bt_vm_open(&vm, NULL, 8 << 20, 0), 0);
     assert_fails(&vm, "error('a\\nb')", "spec.lua:1: a b");
@@ -151,7 +143,6 @@ static void compiling_comes_to_an_end(void **state)
     const size_t n = 170000;
     char *text = malloc(7 + 6 * n + 1), err[256] = "";
     bt_vm_t vm;
-    (void) state;
 
     assert_non_null(text);
     memcpy(text, "return ", 7);
@@ -170,7 +161,6 @@ static void compiling_comes_to_an_end(void **state)
 static void nearest_name(void **state)
 {
     static const char *const names[] = {"prefill", "decode", "single", NULL};
-    (void) state;
 
     assert_string_equal(bt_vm_nearest(names, BT_STR("prefil")), "prefill");
     assert_string_equal(bt_vm_nearest(names, BT_STR("decoder")), "decode");
@@ -181,7 +171,6 @@ static void files_that_cannot_be_read(void **state)
 {
     char err[256] = "", *text;
     size_t size;
-    (void) state;
 
     assert_int_equal(bt_vm_read_file("/nonexistent/x.lua", &text, &size, err, sizeof(err)),
                      BT_E_CONFIG);

@@ -28,7 +28,6 @@ static void a_runaway_is_stopped(void **state)
 {
     bt_vm_t vm;
     char err[256];
-    (void) state;
 
     assert_int_equal(bt_watchdog_start(), 0);
     assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
@@ -58,7 +57,6 @@ static void a_slow_call_says_how_long_it_took(void **state)
 {
     bt_vm_t vm;
     char err[256];
-    (void) state;
 
     assert_int_equal(bt_watchdog_start(), 0);
     assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
@@ -81,7 +79,6 @@ static void pcall_does_not_swallow_it(void **state)
 {
     bt_vm_t vm;
     char err[256];
-    (void) state;
 
     assert_int_equal(bt_watchdog_start(), 0);
     assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
@@ -100,7 +97,6 @@ static void good_calls_are_left_alone(void **state)
     char err[256];
     uint64_t end_us = bt_clock_us() + 300000;
     unsigned long calls = 0;
-    (void) state;
 
     assert_int_equal(bt_watchdog_start(), 0);
     assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
@@ -119,7 +115,6 @@ static void calls_at_the_edge(void **state)
     bt_vm_t vm;
     char err[256];
     unsigned done = 0, stopped = 0;
-    (void) state;
 
     assert_int_equal(bt_watchdog_start(), 0);
     assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
@@ -151,7 +146,6 @@ static void waiting_for_a_core_is_no_runaway(void **state)
 {
     bt_vm_t vm;
     char err[256];
-    (void) state;
 
     assert_int_equal(bt_watchdog_start(), 0);
     assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
@@ -170,7 +164,6 @@ static void sleeps_when_nobody_calls(void **state)
     unsigned long before, after;
     bt_vm_t vm;
     char err[256];
-    (void) state;
 
     assert_int_equal(bt_watchdog_start(), 0);
     assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
@@ -206,7 +199,6 @@ static void *many_calls(void *arg)
 static void several_threads(void **state)
 {
     pthread_t threads[3];
-    (void) state;
 
     assert_int_equal(bt_watchdog_start(), 0);
     for (int i = 0; i < 3; i++)
@@ -223,7 +215,6 @@ static void a_vm_may_change_threads(void **state)
         "return { api = 2, name = 'x', version = '1', plan = function() while true do end end }");
     struct fleet f;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 1, 1, 0);
     for (int i = 0; i < 3; i++)
@@ -259,7 +250,6 @@ static void a_thread_may_look_like_one_that_has_ended(void **state)
     bt_vm_t vm;
     pthread_t first, second;
     sigset_t all, before;
-    (void) state;
 
     assert_int_equal(bt_watchdog_start(), 0);
     assert_int_equal(bt_vm_open(&vm, NULL, CAP, BT_VM_GUARDED), 0);
@@ -276,7 +266,6 @@ static void a_thread_may_look_like_one_that_has_ended(void **state)
 
 static void starts_and_stops_often(void **state)
 {
-    (void) state;
     for (int i = 0; i < 50; i++) {
         assert_int_equal(bt_watchdog_start(), 0);
         assert_int_equal(bt_watchdog_start(), 0);

@@ -8,7 +8,6 @@ static void changed_lists_are_read_as_they_are(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 3, 1, 0);
     policy = policy_of(
@@ -28,7 +27,6 @@ static void exchanged_members_do_no_harm(void **state)
     struct fleet f;
     bt_policy_t *policy;
     bt_choice_t choice;
-    (void) state;
 
     fleet_init(&f, 8, 1, 0);
     policy =
@@ -47,7 +45,6 @@ static void exchanged_members_do_no_harm(void **state)
 static void the_memory_is_out_of_reach(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 2, 1, 0);
     plan_once(&f,
@@ -62,7 +59,6 @@ static void the_memory_is_out_of_reach(void **state)
 static void own_lists_of_any_length(void **state)
 {
     struct fleet f;
-    (void) state;
 
     fleet_init(&f, 3, 1, 0);
     plan_once(&f, POLICY("local own = {}\n"

@@ -10,14 +10,12 @@ static sim_problem_t problem;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_arena_init(&arena);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_arena_fini(&arena);
     bt_pages_thread_fini();
     return 0;
@@ -37,7 +35,6 @@ static void expect_prompt(unsigned i, const char *text, size_t n)
 
 static void test_completions(void **state)
 {
-    (void) state;
     assert_int_equal(
         read_body(SIM_COMPLETIONS,
                   "{\"model\":\"m\",\"prompt\":\"a\\u0062c\\n\",\"max_tokens\":3,\"seed\":5,"
@@ -52,7 +49,6 @@ static void test_completions(void **state)
 
 static void test_lists(void **state)
 {
-    (void) state;
     assert_int_equal(read_body(SIM_COMPLETIONS, "{\"prompt\":[\"a\",\"b\"]}"), 0);
     assert_int_equal(ask.prompt_count, 2);
     assert_true(ask.is_list);
@@ -74,7 +70,6 @@ static void test_conversations_are_the_same_on_all_routes(void **state)
 {
     static const char text[] = "system\nS\nuser\nhello\n";
 
-    (void) state;
     assert_int_equal(read_body(SIM_CHAT,
                                "{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"
                                "{\"content\":[{\"type\":\"text\",\"text\":\"hel\"},{\"type\":"
@@ -105,7 +100,6 @@ static void test_refusals(void **state)
         "{\"prompt\":[\"a\",[\"b\"]]}",
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
         assert_int_equal(read_body(SIM_COMPLETIONS, bodies[i]), -1);
         assert_int_equal(problem.status, 400);
@@ -117,7 +111,6 @@ static void test_refusals(void **state)
 /* Pydantic's lax mode: a gateway that does not convert as much must refuse it. */
 static void test_converts_what_pydantic_converts(void **state)
 {
-    (void) state;
     assert_int_equal(read_body(SIM_COMPLETIONS, "{\"prompt\":\"a\",\"stream\":\"True\","
                                                 "\"max_tokens\":\"3\",\"n\":2.0}"),
                      0);
@@ -140,7 +133,6 @@ static void test_kept_values_survive_the_body(void **state)
     char body[] =
         "{\"prompt\":\"a\",\"rid\":\"r1\",\"bootstrap_room\":77,\"kv_transfer_params\":{\"x\":1}}";
 
-    (void) state;
     assert_int_equal(read_body(SIM_COMPLETIONS, body), 0);
     memset(body, '#', sizeof(body) - 1);
     assert_true(bt_str_eq(ask.rid.value, BT_STR("\"r1\"")));
@@ -151,7 +143,6 @@ static void test_kept_values_survive_the_body(void **state)
 
 static void test_greedy_has_no_seed(void **state)
 {
-    (void) state;
     assert_int_equal(read_body(SIM_COMPLETIONS, "{\"prompt\":\"a\",\"seed\":5,\"temperature\":0}"),
                      0);
     assert_int_equal(ask.seed, 0);

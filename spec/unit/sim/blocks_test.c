@@ -10,14 +10,12 @@ static sim_blocks_t b, other;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_arena_init(&arena);
     return sim_blocks_init(&b, 8, 2) + sim_blocks_init(&other, 8, 2); /* 8 bytes a block */
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     sim_blocks_fini(&b);
     sim_blocks_fini(&other);
     bt_arena_fini(&arena);
@@ -47,7 +45,6 @@ static void test_computed_blocks_hold_the_prompts_kv(void **state)
     sim_prompt_t p = prompt_of("0123456789abcdefXY");
     uint32_t ids[3];
 
-    (void) state;
     assert_int_equal(p.blocks, 3);
     assert_int_equal(p.kv, sim_kv(BT_STR("0123456789abcdefXY")));
     assert_int_equal(fill(&b, &p, ids), 0);
@@ -63,7 +60,6 @@ static void test_wrong_order_or_number_is_other_kv(void **state)
     sim_prompt_t p = prompt_of("0123456789abcdefXY");
     uint32_t ids[3];
 
-    (void) state;
     fill(&b, &p, ids);
     uint32_t swapped[3] = {ids[1], ids[0], ids[2]};
     assert_true(sim_blocks_kv(&b, swapped, 3) != p.kv);
@@ -76,7 +72,6 @@ static void test_prefix_is_found_but_never_the_last_block(void **state)
     sim_prompt_t p = prompt_of("0123456789abcdef"), longer = prompt_of("0123456789abcdefZZ");
     uint32_t ids[3], again[3];
 
-    (void) state;
     assert_int_equal(fill(&b, &p, ids), 0);
     assert_int_equal(fill(&b, &longer, again), 2);
     assert_int_equal(again[1], ids[1]);
@@ -93,7 +88,6 @@ static void test_full_and_evicted(void **state)
     uint32_t ids[2], many[7];
     unsigned hits;
 
-    (void) state;
     fill(&b, &p, ids);
     assert_false(sim_blocks_take(&b, &big, many, &hits));
     assert_int_equal(b.used, 2);
@@ -110,7 +104,6 @@ static void test_received_kv_is_what_was_sent(void **state)
     uint32_t theirs[3], mine[3], ids[3];
     unsigned hits;
 
-    (void) state;
     fill(&other, &p, theirs);
     assert_true(sim_blocks_take(&b, &p, mine, &hits));
     sim_blocks_copy(&b, &p, mine, 0, &other, theirs);
@@ -129,7 +122,6 @@ static void test_scramble_spares_what_is_in_use(void **state)
     sim_prompt_t p = prompt_of("0123456789abcdefXY");
     uint32_t ids[3];
 
-    (void) state;
     fill(&b, &p, ids);
     sim_blocks_scramble(&b, ids, 3);
     assert_int_equal(sim_blocks_kv(&b, ids, 3), p.kv);
@@ -144,7 +136,6 @@ static void test_held_blocks_need_as_many_releases(void **state)
     sim_prompt_t p = prompt_of("0123456789abcdef");
     uint32_t ids[2];
 
-    (void) state;
     fill(&b, &p, ids);
     sim_blocks_hold(&b, ids, 2);
     sim_blocks_release(&b, ids, 2);

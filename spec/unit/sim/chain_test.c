@@ -31,7 +31,6 @@ static void test_goes_on(void **state)
     unsigned whole[IDS];
     sim_sample_t s;
 
-    (void) state;
     start(&s, ids, 5, 0);
     for (unsigned i = 0; i < IDS; i++)
         whole[i] = ids[5 + i] = sim_chain_id(&s, i);
@@ -50,7 +49,6 @@ static void test_wrong_kv_is_another_text(void **state)
     sim_sample_t s;
     unsigned right;
 
-    (void) state;
     start(&s, ids, 3, 0);
     right = sim_chain_id(&s, 3);
     bt_arena_fini(&job.arena);
@@ -65,7 +63,6 @@ static void test_words_are_ids(void **state)
     char word[SIM_WORD_CHARS];
     sim_sample_t s;
 
-    (void) state;
     start(&s, ids, 1, 0);
     sim_word_of_id(sim_chain_id(&s, 0), word);
     assert_int_equal(sim_chain_word(&s, 0).p[0], ' ');

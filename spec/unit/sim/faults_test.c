@@ -14,7 +14,6 @@ static void test_body(void **state)
 {
     sim_fault_t f;
 
-    (void) state;
     assert_int_equal(sim_fault_read(BT_STR("{\"kind\":\"stall\",\"times\":2,\"after_chunks\":3}"),
                                     &f, error, sizeof(error)),
                      0);
@@ -36,7 +35,6 @@ static void test_times_and_order(void **state)
     bt_header_t h;
     bt_head_t head = head_of("/v1/completions", NULL, &h);
 
-    (void) state;
     sim_faults_add(&faults, &twice);
     sim_faults_add(&faults, &once);
     assert_int_equal(sim_faults_pick(&faults, &head, BT_STR(""), SIM_DECODE, true).kind, SIM_HANG);
@@ -53,7 +51,6 @@ static void test_paths(void **state)
     bt_header_t h;
     bt_head_t probe = head_of("/health", NULL, &h), infer = head_of("/generate", NULL, &h);
 
-    (void) state;
     sim_faults_add(&faults, &any);
     sim_faults_add(&faults, &health);
     assert_int_equal(sim_faults_pick(&faults, &probe, BT_STR(""), SIM_DECODE, false).kind,
@@ -69,7 +66,6 @@ static void test_bodies(void **state)
     bt_header_t h;
     bt_head_t head = head_of("/v1/completions", NULL, &h);
 
-    (void) state;
     assert_int_equal(sim_fault_read(BT_STR("{\"kind\":\"status\",\"with\":\"\\\"p0\\\"\"}"), &f,
                                     error, sizeof(error)),
                      0);
@@ -90,7 +86,6 @@ static void test_header(void **state)
     bt_head_t head = head_of("/generate", "status:429@prefill", &h);
     sim_fault_t f = sim_faults_pick(&faults, &head, BT_STR(""), SIM_PREFILL, true);
 
-    (void) state;
     assert_int_equal(f.kind, SIM_STATUS);
     assert_int_equal(f.status, 429);
     assert_int_equal(sim_faults_pick(&faults, &head, BT_STR(""), SIM_DECODE, true).kind, SIM_OK);

@@ -181,19 +181,16 @@ static void move_one(const char *words)
 
 static void test_the_prompts_kv_arrives(void **state)
 {
-    (void) state;
     move_one("");
 }
 
 static void test_over_tcp_from_private_memory(void **state)
 {
-    (void) state;
     move_one(",kv_backend=tcp,kv_private=1,kv_crc=1");
 }
 
 static void test_two_ranks(void **state)
 {
-    (void) state;
     move_one(",ranks=2,kv_layers=3,kv_page_bytes=40");
 }
 
@@ -208,7 +205,6 @@ static bool some_moved(void)
 
 static void test_chunks_leave_as_pages_are_computed(void **state)
 {
-    (void) state;
     open_world(",kv_chunk_pages=1");
     open_sender(7);
     open_receiver(7);
@@ -234,7 +230,6 @@ static void test_chunks_leave_as_pages_are_computed(void **state)
 
 static void test_a_flipped_byte_makes_other_kv(void **state)
 {
-    (void) state;
     open_world("");
     for (unsigned page = 0; page < BLOCKS; page++) {
         from.is_told = to.is_told = false;
@@ -268,7 +263,6 @@ static bool receiver_ended(void)
 
 static void test_an_aborted_sender_fails_the_receiver(void **state)
 {
-    (void) state;
     open_world("");
     open_sender(7);
     open_receiver(7);
@@ -287,7 +281,6 @@ static void test_blocks_are_held_until_somebody_has_them(void **state)
 {
     unsigned rooms;
 
-    (void) state;
     open_world("");
     open_sender(7);
     sim_kv_send_rest(from.room);
@@ -311,7 +304,6 @@ static bool sender_ended(void)
 
 static void test_nobody_comes(void **state)
 {
-    (void) state;
     open_world(",kv_bootstrap_ms=40");
     open_sender(7);
     sim_kv_send_rest(from.room);
@@ -324,7 +316,6 @@ static void test_nobody_comes(void **state)
 
 static void test_a_dead_engine_fails_its_peers_rooms(void **state)
 {
-    (void) state;
     open_world("");
     open_sender(7);
     open_receiver(7);
@@ -339,7 +330,6 @@ static void test_a_dead_engine_fails_its_peers_rooms(void **state)
 
 static void test_closing_with_rooms_under_way(void **state)
 {
-    (void) state;
     open_world(",ranks=2");
     open_sender(7);
     open_receiver(7);

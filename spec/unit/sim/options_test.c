@@ -18,14 +18,12 @@ static int parse(const char *a, const char *b)
 
 static int teardown(void **state)
 {
-    (void) state;
     sim_options_fini(&o);
     return 0;
 }
 
 static void test_a_worker(void **state)
 {
-    (void) state;
     assert_int_equal(parse("--worker", "role=prefill,engine=vllm,connector=nixlpushconnector,port="
                                        "81,itl=2.5,latency=0,ttft=7"),
                      0);
@@ -41,7 +39,6 @@ static void test_a_worker(void **state)
 
 static void test_count_gives_names(void **state)
 {
-    (void) state;
     assert_int_equal(parse("--worker", "role=decode,count=3"), 0);
     assert_int_equal(o.worker_count, 3);
     assert_string_equal(o.workers[2].name, "d2");
@@ -51,7 +48,6 @@ static void test_count_gives_names(void **state)
 
 static void test_typos_are_answered(void **state)
 {
-    (void) state;
     assert_int_equal(parse("--worker", "rol=prefill"), 2);
     assert_non_null(strstr(error, "\"role\""));
     assert_int_equal(parse("--wrker", "role=prefill"), 2);
@@ -69,7 +65,6 @@ static void test_typos_are_answered(void **state)
 
 static void test_leases(void **state)
 {
-    (void) state;
     assert_int_equal(parse("--worker", "role=prefill"), 0);
     assert_true(o.workers[0].lease_ms == 30000);
     sim_options_fini(&o);
@@ -79,7 +74,6 @@ static void test_leases(void **state)
 
 static void test_baton_connector(void **state)
 {
-    (void) state;
     assert_int_equal(parse("--worker", "role=prefill,connector=BatonConnector,gateway=127.0.0.1:9,"
                                        "kv_backend=shm+tcp,ranks=2,kv_private=1"),
                      0);

@@ -11,7 +11,6 @@ static const sim_block_t block = {.from = 11, .to = 22, .bytes = 33};
 
 static int setup(void **state)
 {
-    (void) state;
     p = (sim_pages_t){.rank = 1, .buffers = 4, .count = 3, .page_bytes = 64};
     p.base = calloc(1, sim_pages_size(&p));
     return p.base == NULL;
@@ -19,7 +18,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     free(p.base);
     return 0;
 }
@@ -28,7 +26,6 @@ static void test_what_is_written_is_read(void **state)
 {
     sim_block_t out = {0};
 
-    (void) state;
     assert_int_equal(sim_pages_size(&p), 3 * (4 * 64 + SIM_AUX_BYTES));
     sim_page_write(&p, 2, &block);
     assert_int_equal(sim_page_read(&p, 2, &out), 0);
@@ -41,7 +38,6 @@ static void test_any_flipped_bit_is_seen(void **state)
 {
     sim_block_t out;
 
-    (void) state;
     sim_page_write(&p, 1, &block);
     for (unsigned b = 0; b < p.buffers; b++)
         for (size_t i = 0; i < p.page_bytes; i++) {
@@ -59,7 +55,6 @@ static void test_bytes_of_elsewhere_are_seen(void **state)
     sim_pages_t other = p;
     sim_block_t out, changed = block;
 
-    (void) state;
     sim_page_write(&p, 1, &block);
     memcpy(p.base + sim_pages_offset(&p, 2, 1), p.base + sim_pages_offset(&p, 3, 1), 64);
     assert_int_not_equal(sim_page_read(&p, 1, &out), 0);
@@ -78,7 +73,6 @@ static void test_bytes_of_elsewhere_are_seen(void **state)
 
 static void test_aux(void **state)
 {
-    (void) state;
     sim_aux_write(&p, 2, 100, 7);
     assert_int_equal(sim_aux_read(&p, 2, 100, 7), 0);
     assert_int_not_equal(sim_aux_read(&p, 2, 101, 7), 0);

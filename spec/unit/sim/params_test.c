@@ -10,14 +10,12 @@ static sim_params_t p;
 
 static int setup(void **state)
 {
-    (void) state;
     bt_arena_init(&arena);
     return 0;
 }
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_arena_fini(&arena);
     bt_pages_thread_fini();
     return 0;
@@ -30,7 +28,6 @@ static void read_text(const char *text)
 
 static void test_complete(void **state)
 {
-    (void) state;
     read_text("{\"do_remote_prefill\":true,\"remote_block_ids\":[[1,2,3]],\"remote_engine_id\":"
               "\"p0\",\"remote_request_id\":\"r\","
               "\"remote_host\":\"127.0.0.1\",\"remote_port\":5600,\"tp_size\":2}");
@@ -49,7 +46,6 @@ static void test_each_of_five_is_needed(void **state)
     };
     char text[256];
 
-    (void) state;
     for (unsigned left_out = 0; left_out < 5; left_out++) {
         size_t n = (size_t) snprintf(text, sizeof(text), "{\"do_remote_prefill\":true");
         for (unsigned i = 0; i < 5; i++)
@@ -71,7 +67,6 @@ static void test_no_blocks(void **state)
         "{}",
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
         read_text(bodies[i]);
         assert_int_equal(p.id_count, 0);
@@ -80,7 +75,6 @@ static void test_no_blocks(void **state)
 
 static void test_truth_is_pythons(void **state)
 {
-    (void) state;
     read_text("{\"do_remote_decode\":1,\"do_remote_prefill\":\"\"}");
     assert_true(p.do_remote_decode && !p.do_remote_prefill);
     read_text("{\"do_remote_decode\":null,\"do_remote_prefill\":\"yes\"}");
@@ -96,7 +90,6 @@ static void test_printed_and_read(void **state)
         .worker = &worker, .id = "cmpl-x-0-12345678", .prompt_tokens = 50, .blocks = 2, .ids = ids};
     bt_str_t text = sim_params_print(&held, 32, &arena);
 
-    (void) state;
     assert_int_equal(bt_json_count(text), 14);
     sim_params_read((sim_raw_t){text, BT_JSON_OBJECT}, &arena, &p);
     assert_true(sim_params_complete(&p) && p.do_remote_prefill && !p.do_remote_decode);
@@ -114,7 +107,6 @@ static void test_rooms(void **state)
     static const char *const wrong[] = {"0", "-1", "9223372036854775808", "1.5", "\"7\"", "null"};
     char text[128];
 
-    (void) state;
     read_text("{\"do_remote_decode\":true}");
     assert_false(p.has_room);
     read_text("{\"do_remote_decode\":true,\"baton_room\":9223372036854775807}");

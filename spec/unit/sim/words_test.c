@@ -30,7 +30,6 @@ static void test_kv_is_the_documented_one(void **state)
 {
     char text[40];
 
-    (void) state;
     for (size_t n = 0; n < sizeof(text); n++) {
         text[n] = (char) (n * 37 + 200);
         assert_int_equal(sim_kv((bt_str_t){text, n}), kv_of(text, n));
@@ -43,7 +42,6 @@ static void test_words_are_the_documented_ones(void **state)
     uint64_t kv = kv_of("hello", 5);
     char word[SIM_WORD_CHARS];
 
-    (void) state;
     for (unsigned i = 0; i < 20; i++) {
         uint64_t x = mix(kv ^ mix(7 + 1) ^ ((i + 1) * UINT64_C(0xD6E8FEB86659FD93)));
         char right[SIM_WORD_CHARS] = {c[x % 16], v[x / 16 % 8], c[x / 128 % 16], v[x / 2048 % 8],
@@ -57,7 +55,6 @@ static void test_text_is_words_and_blanks(void **state)
 {
     bt_text_t t;
 
-    (void) state;
     bt_text_init(&t);
     sim_words(&t, 1, 0, 3);
     assert_int_equal(t.len, 3 * SIM_WORD_CHARS + 2);
@@ -68,7 +65,6 @@ static void test_text_is_words_and_blanks(void **state)
 
 static void test_a_longer_prompt_is_another_prompt(void **state)
 {
-    (void) state;
     assert_true(sim_kv(BT_STR("ab")) != sim_kv((bt_str_t){"ab\0", 3}));
     assert_true(sim_kv(BT_STR("")) != sim_kv((bt_str_t){"\0", 1}));
     assert_int_equal(sim_tokens_of_bytes(0), 0);
@@ -81,7 +77,6 @@ static void test_expect_knows_chat_and_ids(void **state)
     sim_options_t o = {.prompt = "hi", .system = "be kind", .expect_chat = true, .max_tokens = 4};
     bt_text_t got, want;
 
-    (void) state;
     bt_text_init(&got);
     bt_text_init(&want);
     sim_expect(&o, &got);

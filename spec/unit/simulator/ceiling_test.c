@@ -22,7 +22,6 @@ static bt_sim_trace_t trace;
 
 static int begin(void **state)
 {
-    (void) state;
     trace = (bt_sim_trace_t){
         .requests = requests, .blocks = blocks, .block_tokens = BLOCK, .has_prefixes = true};
     return 0;
@@ -123,7 +122,6 @@ static void test_no_choice_is_better(void **state)
 
 static void test_prompts_share_their_beginning(void **state)
 {
-    (void) state;
     ask(4 * BLOCK + 1, 10);
     ask(3 * BLOCK + 1, 20);
     ask(2 * BLOCK + 1, 10);
@@ -142,7 +140,6 @@ static void test_prompts_share_their_beginning(void **state)
 /* A prompt's last token is computed, and its block with it; who comes later may find that block. */
 static void test_the_last_block_is_no_hit(void **state)
 {
-    (void) state;
     ask(2 * BLOCK, 10);
     ask(2 * BLOCK, 10);
     ask(2 * BLOCK + 1, 10);
@@ -155,7 +152,6 @@ static void test_a_fleets_memories(void **state)
 {
     bt_sim_ceilings_t c;
 
-    (void) state;
     ask(4 * BLOCK + 1, 10);
     ask(4 * BLOCK + 1, 10);
     assert_int_equal(bt_sim_ceilings(&trace, 2, 1, 3, &c), 0);

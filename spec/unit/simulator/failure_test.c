@@ -31,7 +31,6 @@ static void test_a_prompt_is_computed_elsewhere(void **state)
 {
     const bt_sim_failure_result_t *f = &out->failures[0];
 
-    (void) state;
     ask(0, 32, 4, 1);
     run(2, 1, 0, "p0@0.02");
     near(20 + 42 + 32 + 6, (double) out->results[0].ttft_ms);
@@ -50,7 +49,6 @@ static void test_a_refused_connection_makes_it_known(void **state)
 {
     const bt_sim_failure_result_t *f = &out->failures[0];
 
-    (void) state;
     for (unsigned i = 0; i < 4; i++)
         ask(1 + i, 32, 4, 1 + 10 * i);
     run(2, 1, 0, "prefill@0.5-0.6,p0@0.7");
@@ -72,7 +70,6 @@ static void test_an_answer_that_has_begun_fails(void **state)
     const bt_sim_slo_t slo = {.ttft_ms = 2000, .tpot_ms = 100};
     bt_sim_summary_t s;
 
-    (void) state;
     ask(0, 32, 8, 1);
     ask(1, 32, 8, 1);
     run(1, 2, 0, "d0@0.09");
@@ -89,7 +86,6 @@ static void test_an_answer_that_has_begun_fails(void **state)
 /* Prefill keeps for the dead decode what nobody will fetch, until its lease ends: 3 of 5 blocks, and the next prompt needs 4. */
 static void test_kv_is_kept_until_its_lease_ends(void **state)
 {
-    (void) state;
     model.kv_tokens = 80;
     ask(0, 48, 1, 1);
     ask(1, 64, 1, 11);
@@ -103,7 +99,6 @@ static void test_kv_is_kept_until_its_lease_ends(void **state)
 /* A decode that refuses has not heard of the prompt: prefill's work is for another one. */
 static void test_another_decode_takes_a_finished_prefill(void **state)
 {
-    (void) state;
     ask(0.1, 32, 4, 1);
     run(1, 2, 0, "d0@0.05");
     near(42 + 32 + 6, (double) out->results[0].ttft_ms);
@@ -114,7 +109,6 @@ static void test_another_decode_takes_a_finished_prefill(void **state)
 
 static void test_kv_in_transit_dies_with_prefill(void **state)
 {
-    (void) state;
     ask(0, 32, 1, 1);
     run(2, 2, 0, "p0@0.06");
     assert_int_equal(out->results[0].attempts,
@@ -127,7 +121,6 @@ static void test_it_comes_back_empty(void **state)
 {
     const bt_sim_failure_result_t *f = &out->failures[0];
 
-    (void) state;
     ask(0, 32, 1, 1);
     ask(1, 32, 1, 1);   /* refused, and there is nobody else */
     ask(3.5, 32, 1, 1); /* it is there, and has given one good answer of two */
@@ -146,7 +139,6 @@ static void test_it_comes_back_empty(void **state)
 /* Five resets open its breaker: a worker that is back the next moment gets one request, as a probe, until that one has ended. */
 static void test_a_breaker_opens(void **state)
 {
-    (void) state;
     model.max_seqs = 8;
     for (unsigned i = 0; i < 6; i++)
         ask(0, 16, 4, 1 + 10 * i);
@@ -163,7 +155,6 @@ static void test_recovery(void **state)
 {
     const bt_sim_slo_t slo = {.ttft_ms = 50, .tpot_ms = 100};
 
-    (void) state;
     ask(1, 32, 1, 1);
     ask(11, 32, 1, 11);
     ask(21, 32, 1, 21);
@@ -183,7 +174,6 @@ static void test_what_cannot_be_is_refused(void **state)
     char err[256];
     unsigned count;
 
-    (void) state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         assert_true(bt_sim_failures_read(wrong[i], 2, 2, 0, list, &count, err, sizeof err) < 0);
         assert_non_null(strstr(err, "--fail: "));

@@ -22,7 +22,6 @@ static struct state {
 
 static int begin(void **state)
 {
-    (void) state;
     s = (struct state){.trace = {.block_tokens = BLOCK, .count = 1}};
     s.trace.requests = &s.request;
     s.trace.blocks = s.ids;
@@ -39,7 +38,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void) state;
     bt_sim_feed_fini(&s.feed);
     for (unsigned e = 0; e < ENGINES; e++)
         bt_sim_kv_fini(&s.caches[e]);
@@ -79,7 +77,6 @@ static void test_says_what_engines_hold(void **state)
 {
     uint64_t forgotten = 0;
 
-    (void) state;
     for (unsigned step = 0; step < 4000; step++) {
         const unsigned e = (unsigned) bt_rand_below(ENGINES);
         make_prompt(1 + (unsigned) bt_rand_below(LENGTH));
@@ -98,7 +95,6 @@ static void test_says_what_engines_hold(void **state)
 
 static void test_says_it_late(void **state)
 {
-    (void) state;
     make_prompt(4);
     assert_true(bt_sim_kv_hold(&s.caches[1], s.ids, 4, 0));
     s.now_s = DELAY_S / 2;
@@ -112,7 +108,6 @@ static void test_says_it_late(void **state)
 
 static void test_a_restart_ends_what_was_told(void **state)
 {
-    (void) state;
     make_prompt(4);
     assert_true(bt_sim_kv_hold(&s.caches[1], s.ids, 4, 0));
     assert_true(bt_sim_kv_hold(&s.caches[0], s.ids, 2, 0));

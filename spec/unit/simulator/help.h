@@ -38,7 +38,6 @@ static inline int write_policy(void **state)
 {
     const int fd = mkstemps(policy_file, 4);
 
-    (void) state;
     const bool is_written =
         fd >= 0 && write(fd, policy_text, strlen(policy_text)) == (ssize_t) strlen(policy_text);
     return fd >= 0 && close(fd) == 0 && is_written ? 0 : -1;
@@ -46,13 +45,11 @@ static inline int write_policy(void **state)
 
 static inline int remove_policy(void **state)
 {
-    (void) state;
     return unlink(policy_file);
 }
 
 static inline int begin(void **state)
 {
-    (void) state;
     out = calloc(1, BT_SIM_OUTCOME_BYTES(REQUESTS));
     trace = (bt_sim_trace_t){
         .requests = requests, .blocks = blocks, .block_tokens = 16, .has_prefixes = true};
@@ -61,7 +58,6 @@ static inline int begin(void **state)
 
 static inline int end(void **state)
 {
-    (void) state;
     free(out);
     return 0;
 }

@@ -14,7 +14,6 @@ static void test_matches_the_beginning(void **state)
     bt_sim_kv_cache_t kv;
     const uint64_t a[] = {1, 2, 3}, b[] = {1, 2, 9, 3};
 
-    (void) state;
     assert_int_equal(bt_sim_kv_init(&kv, 8), 0);
     assert_true(bt_sim_kv_hold(&kv, a, 3, 0));
     assert_int_equal(bt_sim_kv_match(&kv, b, 4), 2);
@@ -29,7 +28,6 @@ static void test_forgets_the_oldest_and_a_prompts_end_first(void **state)
     bt_sim_kv_cache_t kv;
     const uint64_t a[] = {1, 2, 3}, b[] = {4, 5};
 
-    (void) state;
     assert_int_equal(bt_sim_kv_init(&kv, 5), 0);
     assert_true(bt_sim_kv_hold(&kv, a, 3, 0));
     bt_sim_kv_let_go(&kv, a, 3, 0);
@@ -51,7 +49,6 @@ static void test_known_blocks_are_not_forgotten_for_the_rest(void **state)
     bt_sim_kv_cache_t kv;
     const uint64_t old[] = {1, 2}, other[] = {3, 4}, whole[] = {1, 2, 5, 6};
 
-    (void) state;
     assert_int_equal(bt_sim_kv_init(&kv, 4), 0);
     assert_true(bt_sim_kv_hold(&kv, old, 2, 0));
     bt_sim_kv_let_go(&kv, old, 2, 0);
@@ -78,7 +75,6 @@ static void test_random(void **state)
     uint64_t ids[REQUESTS][LENGTH];
     unsigned counts[REQUESTS] = {0}, rooms[REQUESTS] = {0}, refused = 0;
 
-    (void) state;
     bt_rand_seed(7);
     assert_int_equal(bt_sim_kv_init(&kv, CAPACITY), 0);
     for (unsigned step = 0; step < 20000; step++) {

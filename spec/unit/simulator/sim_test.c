@@ -29,7 +29,6 @@ static bt_sim_trace_t trace;
 
 static int begin(void **state)
 {
-    (void) state;
     out = calloc(1, BT_SIM_OUTCOME_BYTES(REQUESTS));
     trace = (bt_sim_trace_t){
         .requests = requests, .blocks = blocks, .block_tokens = 16, .has_prefixes = true};
@@ -38,7 +37,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void) state;
     free(out);
     return 0;
 }
@@ -79,7 +77,6 @@ static void near(double expected, double got)
 
 static void test_alone(void **state)
 {
-    (void) state;
     ask(0, 32, 4, 1);
     run(0, 0, 1);
     near(42, (double) out->results[0].ttft_ms); /* 10 + 32 */
@@ -90,7 +87,6 @@ static void test_alone(void **state)
 /* What has one token leaves nothing behind: neither KV nor load that makes later steps longer. */
 static void test_one_token_leaves_nothing(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 3; i++)
         ask(i, 32, 1, 1 + 10 * i);
     ask(3, 32, 3, 41);
@@ -104,7 +100,6 @@ static void test_one_token_leaves_nothing(void **state)
 
 static void test_a_pair(void **state)
 {
-    (void) state;
     ask(0, 32, 4, 1);
     run(1, 1, 0);
     near(42 + 32 + 6, (double) out->results[0].ttft_ms); /* prefill, transfer, a step */
@@ -121,7 +116,6 @@ static uint64_t endless(void)
 
 static void test_chunks_and_a_cached_beginning(void **state)
 {
-    (void) state;
     ask(0, 100, 1, 1);  /* 64 tokens, then 36 */
     ask(10, 100, 1, 1); /* 96 are cached: 4 */
     ask(20, 96, 1, 1);  /* all are, and the block of the last token is computed again */
@@ -137,7 +131,6 @@ static void test_chunks_and_a_cached_beginning(void **state)
 /* Nobody has more than max_seqs: the second joins what the first has begun, the third waits for an end. */
 static void test_a_batch_is_bounded(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 3; i++)
         ask(0, 16, 3, 1 + 10 * i);
     run(0, 0, 1);
@@ -150,7 +143,6 @@ static void test_a_batch_is_bounded(void **state)
 /* What goes from one prefill to two decodes goes one after the other. */
 static void test_links_are_shared(void **state)
 {
-    (void) state;
     ask(0, 16, 1, 1);
     ask(0.001, 16, 1, 11); /* these two are in one step, from 26 to 68 ms */
     ask(0.001, 16, 1, 21);
@@ -162,7 +154,6 @@ static void test_links_are_shared(void **state)
 
 static void test_what_never_fits_is_refused(void **state)
 {
-    (void) state;
     ask(0, 2000, 1, 1);
     requests[0].block_count = 0; /* prefixes do not matter */
     ask(0, 16, 1, 1);
@@ -178,7 +169,6 @@ static void test_summary_and_comparison(void **state)
     bt_sim_summary_t s;
     bt_sim_difference_t d;
 
-    (void) state;
     assert_non_null(other);
     ask(0, 32, 4, 1);
     ask(1, 32, 4, 21);

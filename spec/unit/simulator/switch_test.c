@@ -34,7 +34,6 @@ static void test_what_runs_is_finished_first(void **state)
 {
     const bt_sim_switch_result_t *s = &out->switches[0];
 
-    (void) state;
     ask(0, 32, 4, 1);
     ask(0.02, 32, 4, 11); /* is for p1 already */
     ask(2, 32, 4, 21);
@@ -52,7 +51,6 @@ static void test_what_runs_is_finished_first(void **state)
 /* d0 becomes the first prefill of the list, d1 is the only decode; what it had cached is gone, and it is there for prompts. */
 static void test_it_serves_in_its_new_role(void **state)
 {
-    (void) state;
     ask(0, 32, 4, 1);
     ask(3, 32, 4, 1);
     run(1, 2, "d0@1", "p0@2");
@@ -65,7 +63,6 @@ static void test_it_serves_in_its_new_role(void **state)
 
 static void test_the_last_of_a_role_stays(void **state)
 {
-    (void) state;
     ask(0, 32, 4, 1);
     ask(5, 32, 4, 1);
     run(1, 2, "p0@1,d0@2,d1@4", "");
@@ -78,7 +75,6 @@ static void test_the_last_of_a_role_stays(void **state)
 
 static void test_a_dead_one_stays_as_it_is(void **state)
 {
-    (void) state;
     ask(0, 32, 4, 1);
     ask(30, 32, 4, 1);
     run(1, 2, "d0@1", "d0@1.5-4");
@@ -93,7 +89,6 @@ static void test_advice_that_stays_is_followed(void **state)
     bt_sim_request_t *many = calloc(MANY, sizeof *many);
     bt_sim_outcome_t *small = out;
 
-    (void) state;
     out = calloc(1, BT_SIM_OUTCOME_BYTES(MANY));
     assert_true(many != NULL && out != NULL);
     for (unsigned i = 0; i < MANY; i++)
@@ -120,7 +115,6 @@ static void test_what_cannot_be_is_refused(void **state)
     char err[256];
     unsigned count;
 
-    (void) state;
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         err[0] = '\0';
         assert_true(bt_sim_switches_read(wrong[i], 2, 2, list, &count, err, sizeof err) < 0);

@@ -35,7 +35,6 @@ static void test_mooncake(void **state)
 {
     bt_sim_trace_t t;
 
-    (void) state;
     assert_int_equal(read_text(&t,
                                "{\"timestamp\": 3000, \"input_length\": 600, \"output_length\": 5, "
                                "\"hash_ids\": [0, 7]}\n\n"
@@ -60,7 +59,6 @@ static void test_records(void **state)
 {
     bt_sim_trace_t t;
 
-    (void) state;
     assert_int_equal(
         read_text(&t,
                   "{\"v\":1,\"id\":\"b\",\"at\":\"2026-01-31T23:59:59.500Z\",\"stream\":true,"
@@ -106,7 +104,6 @@ static void test_bailian_and_burstgpt(void **state)
 {
     bt_sim_trace_t t;
 
-    (void) state;
     assert_int_equal(read_text(&t,
                                "{\"chat_id\": 5, \"parent_chat_id\": -1, \"timestamp\": 2.5, "
                                "\"input_length\": 40, \"output_length\": 9, \"type\": \"text\", "
@@ -139,7 +136,6 @@ static void test_mistakes(void **state)
 {
     bt_sim_trace_t t;
 
-    (void) state;
     refuses("", "no request in it");
     refuses("hello\n", ":1: expected a JSON object");
     refuses("{\"timestamp\":1,\"input_length\":5}\n", ":1: timestamp, input_length and");
@@ -158,7 +154,6 @@ static void test_prompts(void **state)
     bt_sim_trace_t t;
     char a[BT_SIM_PROMPT_BYTES(48)], b[BT_SIM_PROMPT_BYTES(48)];
 
-    (void) state;
     assert_int_equal(read_text(&t, "{\"chat_id\":1,\"timestamp\":0,\"input_length\":40,"
                                    "\"output_length\":1,\"hash_ids\":[1,2,3]}\n"
                                    "{\"chat_id\":2,\"timestamp\":0,\"input_length\":48,"
@@ -182,7 +177,6 @@ static void test_conversations(void **state)
 {
     bt_sim_trace_t t, again;
 
-    (void) state;
     assert_int_equal(bt_sim_trace_generate(&t, "conversations:requests=500,rate=10,systems=2", 3,
                                            err, sizeof err),
                      0);

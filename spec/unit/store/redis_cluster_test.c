@@ -65,7 +65,6 @@ static void meet_all(void)
 
 static int start_all(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i <= MASTERS; i++)
         redis_start(&nodes[i], words);
     for (unsigned i = 0; i < MASTERS; i++)
@@ -81,7 +80,6 @@ static int start_all(void **state)
 
 static int end_all(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i <= MASTERS; i++)
         redis_end(&nodes[i]);
     return 0;
@@ -127,7 +125,6 @@ static void test_any_seed(void **state)
 {
     bt_store_stats_t stats;
 
-    (void) state;
     for (unsigned i = 0; i <= MASTERS; i++) {
         open_at(i, 1);
         assert_int_equal(rig_do(&rig, KEY(COUNTER_ADD, "seen", .amount = 1)).number, i + 1);
@@ -158,7 +155,6 @@ static void test_slot_moves(void **state)
     const unsigned slot = slot_of_space(), from = owner_of(slot), to = (from + 1) % MASTERS;
     char from_id[41], to_id[41];
 
-    (void) state;
     id_of(&nodes[from], from_id);
     id_of(&nodes[to], to_id);
     redis_send(&nodes[to], "SCRIPT FLUSH");
@@ -233,7 +229,6 @@ static void test_failover(void **state)
     const unsigned owner = owner_now();
     char id[41];
 
-    (void) state;
     assert_in_range(owner, 0, MASTERS - 1);
     id_of(&nodes[owner], id);
     redis_send(&nodes[MASTERS], "CLUSTER REPLICATE %s", id);
@@ -271,7 +266,6 @@ static void test_not_as_cluster(void **state)
     const unsigned owner = owner_now();
     char url[64];
 
-    (void) state;
     for (unsigned i = 0; i <= MASTERS; i++) {
         if (i == owner || nodes[i].pid == 0)
             continue;

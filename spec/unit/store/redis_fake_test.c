@@ -123,7 +123,6 @@ static void test_garbage(void **state)
         {"$99999999\r\n", "no answer in 1200 ms"},
     };
 
-    (void) state;
     for (unsigned i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         begin("", 20000);
         hear("baton:{baton}:probe");
@@ -136,7 +135,6 @@ static void test_garbage(void **state)
 /* What is not asked for has no receiver: hiredis' asynchronous layer would end the process here. */
 static void test_unasked(void **state)
 {
-    (void) state;
     begin_up();
     SAY("+OK\r\n+OK\r\n$3\r\nabc\r\n");
     expect_gone("speaks unasked");
@@ -154,7 +152,6 @@ static void test_one_too_many(void **state)
 {
     told_t told = {0};
 
-    (void) state;
     begin_up();
     bt_store_op_t op = OP(CELL_GET, "c", .cb = rig_note, .user = &told);
     bt_store_do(rig.client, &op);
@@ -189,7 +186,6 @@ static void test_wrong_shapes(void **state)
         "*2\r\n$1\r\nf\r\n*1\r\n+x\r\n",
     };
 
-    (void) state;
     begin_up();
     for (int what = 0; what <= BT_STORE_LOG_READ; what++)
         for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
@@ -234,7 +230,6 @@ static void test_states(void **state)
         "-ERR Error running script (call to f_1): @user_script: 5: -OOM command not allowed\r\n",
     };
 
-    (void) state;
     begin("", 20000);
     for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
         char words[64];
@@ -266,7 +261,6 @@ static void test_error_of_a_script(void **state)
     };
     char line[256];
 
-    (void) state;
     begin_up();
     for (unsigned i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
         told_t told = {0};
@@ -285,7 +279,6 @@ static void test_error_of_a_script(void **state)
 /* One that stands still for little more than a deadline, again and again: the ops of that moment fail, and that is all. */
 static void test_short_stalls(void **state)
 {
-    (void) state;
     op_ms = 1000;
     begin_up();
     for (unsigned round = 0; round < 3; round++) {
@@ -332,7 +325,6 @@ static void test_our_own_delay_of_a_probe(void **state)
     told_t told = {0};
     uv_prepare_t prepare;
 
-    (void) state;
     op_ms = 1000;
     begin_up();
     uv_prepare_init(&rig.loop.uv, &prepare);
@@ -357,7 +349,6 @@ static void test_silent_after_our_own_delay(void **state)
 {
     told_t told = {0};
 
-    (void) state;
     begin_up();
     bt_store_op_t op = OP(CELL_GET, "c", .cb = rig_note, .user = &told);
     bt_store_do(rig.client, &op);
@@ -378,7 +369,6 @@ static void test_late_again_and_again(void **state)
 {
     told_t told = {0};
 
-    (void) state;
     op_ms = 600;
     begin_up();
     bt_store_op_t op = OP(CELL_GET, "c", .cb = rig_note, .user = &told);
@@ -412,7 +402,6 @@ static void test_byte_by_byte(void **state)
     static const char reply[] = "*4\r\n$1\r\na\r\n$5\r\n1\r\n:2\r\n$1\r\nb\r\n$0\r\n\r\n";
     told_t told = {0};
 
-    (void) state;
     begin_up();
     bt_store_op_t op = OP(TABLE_ALL, "t", .cb = rig_note, .user = &told);
     bt_store_do(rig.client, &op);
@@ -430,7 +419,6 @@ static void test_byte_by_byte(void **state)
 
 static void test_silent_while_connecting(void **state)
 {
-    (void) state;
     begin(":p@", 100);
     TURN_UNTIL(&rig.loop, rig_health(&rig) == BT_STORE_UNAVAILABLE);
     assert_non_null(strstr(rig_why(&rig), "no answer in 100 ms while connecting"));
@@ -441,7 +429,6 @@ static void test_closed_under_way(void **state)
 {
     told_t told = {0};
 
-    (void) state;
     begin_up();
     bt_store_op_t op = OP(CELL_GET, "c", .cb = rig_note, .user = &told);
     bt_store_do(rig.client, &op);
@@ -461,7 +448,6 @@ static void test_peer_that_does_not_read(void **state)
     told_t told[16] = {0};
     bt_store_op_t ops[16];
 
-    (void) state;
     begin_up();
     for (unsigned i = 0; i < 16; i++) {
         ops[i] =
@@ -476,7 +462,6 @@ static void test_peer_that_does_not_read(void **state)
 
 static void test_reset(void **state)
 {
-    (void) state;
     begin_up();
     close_with_reset(peer);
     peer = -1;
@@ -498,7 +483,6 @@ static void test_nowhere(void **state)
         {"sentinel://127.0.0.1:1,localhost:1/m", "sentinel "},
     };
 
-    (void) state;
     for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
         rig_open(&rig, &(bt_store_config_t){.url = places[i].url, .op_ms = 300});
         rig_wait_health(&rig, BT_STORE_UNAVAILABLE);
@@ -515,7 +499,6 @@ static void test_black_hole(void **state)
     struct sockaddr_storage addr;
     int fillers[8], hole = raw_listen(AF_INET, &addr);
 
-    (void) state;
     listen(hole, 0);
     for (unsigned i = 0; i < 8; i++) {
         fillers[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

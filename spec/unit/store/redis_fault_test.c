@@ -51,7 +51,6 @@ static void test_killed_and_restarted(void **state)
 {
     bt_store_stats_t stats;
 
-    (void) state;
     begin(NULL, PATIENT_MS);
     wait_up();
     DO(CELL_SET, "c", .value = S("x"));
@@ -86,7 +85,6 @@ static void test_killed_and_restarted(void **state)
 
 static void test_not_there_at_start(void **state)
 {
-    (void) state;
     redis_start(&server, NULL);
     snprintf(url, sizeof(url), "redis://127.0.0.1:%u", server.port);
     redis_stop(&server);
@@ -106,7 +104,6 @@ static void test_stopped(void **state)
 {
     bt_store_stats_t stats;
 
-    (void) state;
     begin(NULL, HASTY_MS);
     wait_up();
     redis_freeze(&server);
@@ -144,7 +141,6 @@ static void test_slow(void **state)
     bt_store_op_t ops[N];
     bt_store_stats_t stats;
 
-    (void) state;
     begin(NULL, 400);
     wait_up();
     redis_send(&server, "CLIENT PAUSE 1200 ALL");
@@ -183,7 +179,6 @@ static void test_replies_of_those_that_left(void **state)
     bt_store_op_t ops[N], more[N];
     char value[16];
 
-    (void) state;
     begin(NULL, PATIENT_MS);
     wait_up();
     redis_send(&server, "CLIENT PAUSE 200 ALL");
@@ -214,7 +209,6 @@ static void test_replies_of_those_that_left(void **state)
 /* An owner for whom the store holds the wrong thing: told beside the store's own health, by whoever sees the store. */
 static void test_complaint(void **state)
 {
-    (void) state;
     begin(NULL, PATIENT_MS);
     bt_store_client_complain(rig.client, "early");
     TURN_UNTIL(&rig.loop, rig.ups == 1);
@@ -238,7 +232,6 @@ static void test_our_own_delay_is_not_the_stores(void **state)
 {
     told_t told = {0};
 
-    (void) state;
     begin(NULL, HASTY_MS);
     wait_up();
     bt_store_op_t op = OP(COUNTER_ADD, "n", .amount = 1, .cb = rig_note, .user = &told);
@@ -260,7 +253,6 @@ static void test_our_own_delay_before_it_leaves(void **state)
     enum { OP_MS = 300 };
     told_t told = {0};
 
-    (void) state;
     begin(NULL, OP_MS);
     wait_up();
     bt_store_op_t op = OP(COUNTER_ADD, "n", .amount = 1, .cb = rig_note, .user = &told);
@@ -283,7 +275,6 @@ static void test_foreign_values(void **state)
 {
     bt_str_t space;
 
-    (void) state;
     begin(NULL, PATIENT_MS);
     wait_up();
     space = rig_space();
@@ -307,7 +298,6 @@ static void test_wrong_password(void **state)
 {
     static const char *const words[] = {"--requirepass", "right", NULL};
 
-    (void) state;
     redis_start(&server, words);
     snprintf(url, sizeof(url), "redis://:wrong@127.0.0.1:%u", server.port);
     open_at(PATIENT_MS);
@@ -326,7 +316,6 @@ static void test_no_password(void **state)
 {
     static const char *const words[] = {"--requirepass", "right", NULL};
 
-    (void) state;
     begin(words, PATIENT_MS);
     rig_wait_health(&rig, BT_STORE_DEGRADED);
     assert_true(why_has("NOAUTH"));
@@ -336,7 +325,6 @@ static void test_no_password(void **state)
 
 static void test_password_that_is_not_asked_for(void **state)
 {
-    (void) state;
     redis_start(&server, NULL);
     snprintf(url, sizeof(url), "redis://:extra@127.0.0.1:%u", server.port);
     open_at(PATIENT_MS);
@@ -347,7 +335,6 @@ static void test_password_that_is_not_asked_for(void **state)
 
 static void test_user_who_may_only_read(void **state)
 {
-    (void) state;
     redis_start(&server, NULL);
     redis_send(&server, "SET baton:{x}:c seen");
     redis_send(&server, "ACL SETUSER reader on >p ~baton:* +@read +@connection +@scripting +time");
@@ -369,7 +356,6 @@ static void test_user_who_may_only_read(void **state)
 
 static void test_full(void **state)
 {
-    (void) state;
     begin(NULL, PATIENT_MS);
     wait_up();
     DO(CELL_SET, "c", .value = S("x"));
@@ -393,7 +379,6 @@ static void test_replica(void **state)
 {
     redis_server_t master;
 
-    (void) state;
     redis_start(&master, NULL);
     begin(NULL, PATIENT_MS);
     wait_up();
@@ -423,7 +408,6 @@ static void test_flushed_under_load(void **state)
     static bt_store_op_t ops[N];
     static told_t tolds[N];
 
-    (void) state;
     begin(NULL, PATIENT_MS);
     wait_up();
     for (unsigned round = 0; round < ROUNDS; round++) {
@@ -453,7 +437,6 @@ static void test_flushed_under_load(void **state)
 /* An admin's CLIENT KILL, and more connections than the server takes. */
 static void test_thrown_out(void **state)
 {
-    (void) state;
     begin(NULL, PATIENT_MS);
     wait_up();
     unsigned ups = rig.ups;
@@ -474,7 +457,6 @@ static void test_thrown_out(void **state)
 /* A script that does not end: BUSY is an answer, and the health says so. */
 static void test_busy(void **state)
 {
-    (void) state;
     static const char *const words[] = {"--lua-time-limit", "50", NULL};
 
     begin(words, PATIENT_MS);

@@ -148,7 +148,6 @@ static void test_addresses(void **state)
     bt_redis_place_t to;
     char text[400];
 
-    (void) state;
     for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bool is = bt_redis_redirection(bt_str(rows[i].text), &from, &to);
         if (is != (rows[i].host != NULL))
@@ -167,7 +166,6 @@ static void test_addresses(void **state)
 /* Each says that the other one has it. */
 static void test_loop(void **state)
 {
-    (void) state;
     begin();
     for (unsigned i = 0; i < 3; i++) {
         hear(&a, PROBE);
@@ -188,7 +186,6 @@ static void test_loop(void **state)
 /* It takes probes, and sends every other command away: that is a loop as well. */
 static void test_loop_of_ops(void **state)
 {
-    (void) state;
     begin();
     for (unsigned i = 0; i <= 5; i++) {
         told_t told = {0};
@@ -208,7 +205,6 @@ static void test_loop_of_ops(void **state)
 
 static void test_no_address(void **state)
 {
-    (void) state;
     begin_up();
     told_t told = {0};
     bt_store_op_t op = OP(CELL_GET, "c", .cb = rig_note, .user = &told);
@@ -226,7 +222,6 @@ static void test_no_address(void **state)
 /* The owner that was found dies with all seeds' word gone: it is itself asked again. */
 static void test_owner_is_remembered(void **state)
 {
-    (void) state;
     begin();
     hear(&a, PROBE);
     say(&a, "-MOVED 1 127.0.0.1:%u\r\n", b.port);
@@ -261,7 +256,6 @@ static told_t ask_and_be_sent(const char *answer, unsigned port)
 /* An ASK that leads nowhere is the op's misfortune, and no matter of the store's health. */
 static void test_ask_nowhere(void **state)
 {
-    (void) state;
     begin_up();
     unsigned port = b.port;
     node_end(&b);
@@ -279,7 +273,6 @@ static void test_ask_is_sent_on(void **state)
 {
     static const char *const answers[] = {"-ASK 1 127.0.0.1:%u\r\n", "-MOVED 1 127.0.0.1:%u\r\n"};
 
-    (void) state;
     begin_up();
     for (unsigned i = 0; i < 2; i++) {
         told_t told = {0};
@@ -306,7 +299,6 @@ static void test_ask_is_sent_on(void **state)
 /* The client goes while an op waits for a connection that does not come up, and while one is out on it. */
 static void test_end_while_asking(void **state)
 {
-    (void) state;
     for (unsigned is_out = 0; is_out < 2; is_out++) {
         told_t told = {0};
         begin_up();
@@ -327,7 +319,6 @@ static void test_end_while_asking(void **state)
 /* A node whose slot is on its way has it until it is gone: the probe's own key lives for a second, and is missing there. */
 static void test_probe_is_asked_elsewhere(void **state)
 {
-    (void) state;
     begin();
     hear(&a, PROBE);
     say(&a, "-ASK 1 127.0.0.1:%u\r\n", b.port);
@@ -340,7 +331,6 @@ static void test_probe_is_asked_elsewhere(void **state)
 /* What a node says while its cluster has no owner for the slot is no redirection: the same one is probed, and after a while the next seed. */
 static void test_cluster_down(void **state)
 {
-    (void) state;
     begin();
     hear(&a, PROBE);
     say(&a, "-CLUSTERDOWN The cluster is down\r\n", 0);
@@ -361,7 +351,6 @@ static void test_cluster_down(void **state)
 /* A server that is full, or does not let us write, is the owner all the same: no other one would do more. */
 static void test_refusing_owner_is_kept(void **state)
 {
-    (void) state;
     begin();
     for (unsigned i = 0; i < 5; i++) {
         hear(&a, PROBE);
@@ -376,7 +365,6 @@ static void test_refusing_owner_is_kept(void **state)
 /* The address that was the owner's is another server's by now, which would take every key. */
 static void test_stranger(void **state)
 {
-    (void) state;
     begin();
     a.greeted = "-ERR This instance has cluster support disabled\r\n";
     while (rig_health(&rig) != BT_STORE_DEGRADED)
@@ -390,7 +378,6 @@ static void test_stranger(void **state)
 /* One name for all nodes, and the first of its addresses is nobody's. */
 static void test_name_of_several(void **state)
 {
-    (void) state;
     names_host = "cache.test";
     names_addresses[0] = "127.0.0.2";
     names_addresses[1] = "127.0.0.1";

@@ -20,7 +20,6 @@ static void test_sha1(void **state)
     };
     char hex[BT_SHA1_HEX + 1];
 
-    (void) state;
     for (unsigned i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
         bt_sha1_hex(bt_str(known[i].text), hex);
         assert_string_equal(hex, known[i].hex);

@@ -41,7 +41,6 @@ static bool knows_all(redis_server_t *sentinel)
 
 static int start_all(void **state)
 {
-    (void) state;
     redis_start(&master, NULL);
     redis_start(&replica, NULL);
     redis_send(&replica, "REPLICAOF 127.0.0.1 %u", master.port);
@@ -52,7 +51,6 @@ static int start_all(void **state)
 
 static int end_all(void **state)
 {
-    (void) state;
     redis_end(&sentinels[0]);
     redis_end(&sentinels[1]);
     redis_end(&replica);
@@ -65,7 +63,6 @@ static void test_failover(void **state)
     char url[160];
     uint64_t tried = 0, failed = 0;
 
-    (void) state;
     /* The first one does not answer at all: the next is asked. */
     snprintf(url, sizeof(url), "sentinel://127.0.0.1:1,localhost:%u,127.0.0.1:%u/m",
              sentinels[0].port, sentinels[1].port);
@@ -98,7 +95,6 @@ static void test_moved_by_hand(void **state)
 {
     char url[160];
 
-    (void) state;
     snprintf(url, sizeof(url), "sentinel://127.0.0.1:%u,127.0.0.1:%u/m/2", sentinels[0].port,
              sentinels[1].port);
     rig_open(&rig, &(bt_store_config_t){.url = url, .op_ms = 5000});
@@ -127,7 +123,6 @@ static void test_unknown_master(void **state)
 {
     char url[160];
 
-    (void) state;
     snprintf(url, sizeof(url), "sentinel://127.0.0.1:%u/other", sentinels[0].port);
     rig_open(&rig, &(bt_store_config_t){.url = url, .op_ms = 5000});
     rig_wait_health(&rig, BT_STORE_DEGRADED);
@@ -140,7 +135,6 @@ static void test_no_sentinel(void **state)
 {
     char url[160];
 
-    (void) state;
     snprintf(url, sizeof(url), "sentinel://127.0.0.1:%u/m", replica.port);
     rig_open(&rig, &(bt_store_config_t){.url = url, .op_ms = 5000});
     rig_wait_health(&rig, BT_STORE_DEGRADED);

@@ -86,7 +86,6 @@ static void expect_no(const bt_store_config_t *config, const char *why)
 
 static void test_distrust(void **state)
 {
-    (void) state;
     expect_no(&(bt_store_config_t){.url = url, .tls_ca_file = file("other.pem")}, "certificate");
     expect_no(&(bt_store_config_t){.url = url}, "certificate"); /* no CA of this system's */
     expect_no(&(bt_store_config_t){.url = url,
@@ -108,7 +107,6 @@ static void test_name_given(void **state)
     char by_address[64];
     rig_t rig;
 
-    (void) state;
     snprintf(by_address, sizeof(by_address), "rediss://127.0.0.1:%u", port);
     rig_open(&rig, &(bt_store_config_t){.url = by_address,
                                         .tls_ca_file = file("ca.pem"),
@@ -130,7 +128,6 @@ static void test_renewed(void **state)
     rig_t rig;
     int n = 0;
 
-    (void) state;
     snprintf(command, sizeof(command), "cd %s && cp other.pem moving.pem", dir);
     assert_int_equal(system(command), 0);
     rig_open(&rig, &(bt_store_config_t){.url = url, .tls_ca_file = file("moving.pem")});
@@ -150,7 +147,6 @@ static void test_counts(void **state)
                    failed = bt_store_tls_counts()->failed[BT_TLS_FAILED_CERTIFICATE];
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_store_config_t){.url = url, .tls_ca_file = file("ca.pem")});
     TURN_UNTIL(&rig.loop, rig.ups == 1);
     rig_close(&rig);
@@ -169,7 +165,6 @@ static void test_large(void **state)
     static bt_store_op_t ops[2 * N];
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_store_config_t){.url = url, .tls_ca_file = file("ca.pem"), .op_ms = 50000});
     TURN_UNTIL(&rig.loop, rig.ups == 1);
     for (unsigned i = 0; i < N; i++) {
@@ -194,7 +189,6 @@ static void test_client_certificate(void **state)
     bt_store_config_t config = {.url = url, .tls_ca_file = file("ca.pem")};
     rig_t rig;
 
-    (void) state;
     redis_send(&server, "CONFIG SET tls-auth-clients yes");
     expect_no(&config, "alert certificate required");
     config.tls_cert_file = file("cert.pem");
@@ -244,7 +238,6 @@ static void test_cluster(void **state)
     char ports[2][16], text[64];
     rig_t rig;
 
-    (void) state;
     for (unsigned i = 0; i < 2; i++) {
         snprintf(bus, sizeof(bus), "%u", redis_free_port());
         start_with(&nodes[i], ports[i], words);

@@ -11,7 +11,6 @@ static void test_is_not_shared(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &local);
     assert_false(bt_store_is_shared(rig.store));
     assert_int_equal(rig_health(&rig), BT_STORE_UP);
@@ -33,7 +32,6 @@ static void test_bound_of_items(void **state)
     rig_t rig;
     unsigned i;
 
-    (void) state;
     rig_open(&rig, &local);
     bt_store_local_bound(rig.store, 200, 1 << 20);
     for (i = 0; i < 1000 && set(&rig, i, 0).rc == 0; i++)
@@ -57,7 +55,6 @@ static void test_bound_of_bytes(void **state)
     static char large[100000];
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &local);
     bt_store_local_bound(rig.store, 200, 150000);
     assert_int_equal(rig_ask(&rig, OP(CELL_SET, "a", .value = {large, sizeof(large)})).rc, 0);
@@ -74,7 +71,6 @@ static void test_expired_keys_make_room(void **state)
     rig_t rig;
     unsigned given = 0;
 
-    (void) state;
     rig_open(&rig, &local);
     bt_store_local_bound(rig.store, 200, 1 << 20);
     for (unsigned i = 0; i < 100; i++)
@@ -88,7 +84,6 @@ static void test_many_keys(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &local);
     for (unsigned i = 0; i < 20000; i++)
         assert_int_equal(set(&rig, i, 0).rc, 0);

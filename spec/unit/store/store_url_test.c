@@ -49,7 +49,6 @@ static void same(const char *is, const char *should)
 
 static void test_good(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < sizeof(goods) / sizeof(goods[0]); i++) {
         const good_t *good = &goods[i];
         bt_store_url_t url;
@@ -113,7 +112,6 @@ static const struct {
 
 static void test_bad(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < sizeof(bads) / sizeof(bads[0]); i++) {
         bt_store_config_t config = {.url = bads[i].text};
         bt_store_t *store;
@@ -134,7 +132,6 @@ static void test_user_without_password(void **state)
     bt_store_t *store;
     char err[256];
 
-    (void) state;
     assert_int_equal(bt_store_open(&store, &config, err, sizeof(err)), BT_E_CONFIG);
     assert_non_null(strstr(err, "a user without a password"));
 }
@@ -146,7 +143,6 @@ static void test_tls(void **state)
     bt_store_t *store;
     char err[256];
 
-    (void) state;
     assert_int_equal(bt_store_open(&store, &config, err, sizeof(err)), BT_E_CONFIG);
     assert_non_null(strstr(err, "/nonexistent/ca.pem"));
 }

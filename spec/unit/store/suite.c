@@ -6,7 +6,6 @@ rig_t suite_rig;
 
 int suite_setup(void **state)
 {
-    (void) state;
     rig_open(&rig, suite_config);
     TURN_UNTIL(&rig.loop, rig.ups == 1);
     return 0;
@@ -14,7 +13,6 @@ int suite_setup(void **state)
 
 int suite_teardown(void **state)
 {
-    (void) state;
     rig_close(&rig);
     return 0;
 }
@@ -22,7 +20,6 @@ int suite_teardown(void **state)
 /* ---- counters and cells ---- */
 static void test_counter(void **state)
 {
-    (void) state;
     assert_int_equal(DO(COUNTER_ADD, "n", .amount = 5).number, 5);
     assert_int_equal(DO(COUNTER_ADD, "n", .amount = -7).number, -2);
     assert_int_equal(DO(COUNTER_ADD, "m", .amount = 0).number, 0);
@@ -34,7 +31,6 @@ static void test_counter(void **state)
 
 static void test_counter_overflow(void **state)
 {
-    (void) state;
     DO(COUNTER_ADD, "n", .amount = INT64_MAX);
     assert_int_equal(ASK(COUNTER_ADD, "n", .amount = 1).rc, BT_E_LIMIT);
     assert_int_equal(ASK(COUNTER_ADD, "n", .amount = 1, .ttl_ms = 1000).rc, BT_E_LIMIT);
@@ -43,7 +39,6 @@ static void test_counter_overflow(void **state)
 
 static void test_counter_ttl(void **state)
 {
-    (void) state;
     DO(COUNTER_ADD, "n", .amount = 3, .ttl_ms = 150);
     uint64_t begun = bt_clock_ms();
     /* The time runs from the first add, later ones do not move it. */
@@ -53,7 +48,6 @@ static void test_counter_ttl(void **state)
 
 static void test_cell(void **state)
 {
-    (void) state;
     assert_true(DO(CELL_GET, "c").is_none);
     assert_int_equal(DO(CELL_SET, "c", .value = S("one")).number, 1);
     assert_string_equal(DO(CELL_GET, "c").text, "one");
@@ -70,7 +64,6 @@ static void test_cell(void **state)
 
 static void test_cell_holds_any_bytes(void **state)
 {
-    (void) state;
     bt_store_op_t op = OP(CELL_SET, "a\0b\r\n}", .value = S("x\0y\r\n$3\r\n"));
 
     rig_do(&rig, op);
@@ -81,7 +74,6 @@ static void test_cell_holds_any_bytes(void **state)
 
 static void test_cell_ttl(void **state)
 {
-    (void) state;
     DO(CELL_SET, "c", .value = S("short"), .ttl_ms = 60);
     DO(CELL_SET, "d", .value = S("long"), .ttl_ms = UINT64_MAX);
     UNTIL(DO(CELL_GET, "c").is_none);
@@ -92,7 +84,6 @@ static void test_cell_ttl(void **state)
 
 static void test_spaces_are_apart(void **state)
 {
-    (void) state;
     bt_store_op_t other = OP(CELL_GET, "c");
     char name[64];
 
@@ -105,7 +96,6 @@ static void test_spaces_are_apart(void **state)
 /* ---- leases ---- */
 static void test_lease(void **state)
 {
-    (void) state;
     told_t first = DO(LEASE_TAKE, "l", .value = S("a"), .ttl_ms = 60000);
 
     assert_true(first.number > 0);
@@ -122,7 +112,6 @@ static void test_lease(void **state)
 
 static void test_lease_runs_out(void **state)
 {
-    (void) state;
     told_t first = DO(LEASE_TAKE, "l", .value = S("a"), .ttl_ms = 60), taken;
 
     UNTIL((taken = DO(LEASE_TAKE, "l", .value = S("b"), .ttl_ms = 60)).number != 0);
@@ -134,7 +123,6 @@ static void test_lease_runs_out(void **state)
 /* Whoever lost it without knowing gets another fence, though nobody else had it in between. */
 static void test_lease_comes_back_with_another_fence(void **state)
 {
-    (void) state;
     told_t first = DO(LEASE_TAKE, "l", .value = S("a"), .ttl_ms = 40);
     uint64_t until = bt_clock_ms() + 60;
 
@@ -144,7 +132,6 @@ static void test_lease_comes_back_with_another_fence(void **state)
 
 static void test_lease_of_a_lost_key_has_a_larger_fence(void **state)
 {
-    (void) state;
     told_t first = DO(LEASE_TAKE, "l", .value = S("a"), .ttl_ms = 60000);
     uint64_t until = bt_clock_ms() + 5; /* fences are as fine as a millisecond then */
 
@@ -158,7 +145,6 @@ static void test_lease_of_a_lost_key_has_a_larger_fence(void **state)
 
 static void test_window(void **state)
 {
-    (void) state;
     told_t first = TAKE(4);
 
     assert_int_equal(first.number, 4);
@@ -185,7 +171,6 @@ static void test_window(void **state)
 
 static void test_window_turns(void **state)
 {
-    (void) state;
     told_t first = SHORT(5), next;
 
     UNTIL((next = SHORT(1)).window != first.window);
@@ -207,7 +192,6 @@ static void put(const char *field, const char *value, uint64_t ttl_ms)
 
 static void test_table(void **state)
 {
-    (void) state;
     assert_int_equal(DO(TABLE_ALL, "t").row_count, 0);
     put("b", "2", 0);
     put("a", "1:x", 60000);
@@ -229,7 +213,6 @@ static void test_table(void **state)
 
 static void test_table_fields_run_out_one_by_one(void **state)
 {
-    (void) state;
     told_t all;
 
     put("dead", "1", 60);
@@ -245,7 +228,6 @@ static void test_table_fields_run_out_one_by_one(void **state)
 /* A writer that comes again lives on; the key itself must outlive its longest field. */
 static void test_table_renewed(void **state)
 {
-    (void) state;
     put("long", "1", 60000);
     put("short", "1", 50);
     told_t all;
@@ -257,7 +239,6 @@ static void test_table_renewed(void **state)
 
 static void test_table_field_of_any_name(void **state)
 {
-    (void) state;
     put("t", "L", 0); /* what marks a lease inside Redis */
     put("", "empty", 0);
     told_t all = DO(TABLE_ALL, "t");
@@ -283,7 +264,6 @@ static told_t read_from(const char *position, int64_t rows)
 
 static void test_log(void **state)
 {
-    (void) state;
     char first[48], last[48];
 
     add("one", 100, first);
@@ -308,7 +288,6 @@ static void test_log(void **state)
 
 static void test_log_from_now_on(void **state)
 {
-    (void) state;
     told_t empty = read_from("", 10);
 
     assert_string_equal(empty.text, "0-0");
@@ -324,7 +303,6 @@ static void test_log_from_now_on(void **state)
 
 static void test_log_gap(void **state)
 {
-    (void) state;
     char seen[48], text[16];
 
     add("old", 5, seen);
@@ -349,7 +327,6 @@ static void test_log_gap(void **state)
 
 static void test_log_lost_and_begun_anew(void **state)
 {
-    (void) state;
     char old[48];
 
     add("one", 5, NULL);
@@ -371,7 +348,6 @@ static void test_log_lost_and_begun_anew(void **state)
 /* ---- what is refused ---- */
 static void test_other_types(void **state)
 {
-    (void) state;
     DO(CELL_SET, "cell", .value = S("x"));
     DO(LEASE_TAKE, "lease", .value = S("a"), .ttl_ms = 60000);
     TAKE(1);
@@ -409,7 +385,6 @@ static void test_other_types(void **state)
 
 static void test_bad_ops(void **state)
 {
-    (void) state;
     static char large[(1 << 20) + 1], long_key[513];
     bt_store_op_t ops[] = {
         OP(CELL_GET, ""),

@@ -6,7 +6,6 @@
 
 static void test_many_in_order(void **state)
 {
-    (void) state;
     enum { N = 500 };
     static bt_store_op_t ops[N];
     static told_t tolds[N];
@@ -31,7 +30,6 @@ static void test_many_in_order(void **state)
 
 static void test_strings_may_go_at_once(void **state)
 {
-    (void) state;
     char key[8] = "k", value[8] = "v", space[40];
     told_t told = {0};
     bt_store_op_t op = OP(TABLE_SYNC, "", .cb = rig_note, .user = &told);
@@ -53,7 +51,6 @@ static void test_strings_may_go_at_once(void **state)
 
 static void test_cancel(void **state)
 {
-    (void) state;
     told_t told = {0}, last = {0};
     bt_store_op_t op = OP(COUNTER_ADD, "n", .amount = 1, .cb = rig_note, .user = &told);
     bt_store_op_t bad = OP(CELL_GET, "", .cb = rig_note, .user = &told);
@@ -88,7 +85,6 @@ static void on_chain(bt_store_op_t *op, const bt_store_reply_t *reply)
 /* From inside a callback: the same op again, and the end of another one. */
 static void test_again_from_the_callback(void **state)
 {
-    (void) state;
     told_t told = {0};
 
     chain_left = 5;
@@ -104,7 +100,6 @@ static void test_again_from_the_callback(void **state)
 
 static void test_too_many(void **state)
 {
-    (void) state;
     bt_store_config_t few = *suite_config;
     told_t tolds[4] = {0};
     bt_store_op_t ops[4];
@@ -126,7 +121,6 @@ static void test_too_many(void **state)
 
 static void test_free_with_ops_under_way(void **state)
 {
-    (void) state;
     enum { N = 20 };
     bt_store_op_t ops[N], late;
     told_t tolds[N] = {0}, late_told = {0};
@@ -161,7 +155,6 @@ static void test_free_with_ops_under_way(void **state)
 
 static void test_free_at_once(void **state)
 {
-    (void) state;
     rig_t other;
 
     rig_join(&other, rig.store);
@@ -171,7 +164,6 @@ static void test_free_at_once(void **state)
 /* ---- several loops ---- */
 static void test_health_and_up(void **state)
 {
-    (void) state;
     assert_int_equal(rig.ups, 1);
     assert_int_equal(rig_health(&rig), BT_STORE_UP);
     assert_string_equal(rig_why(&rig), "");
@@ -222,7 +214,6 @@ static void *run_hammer(void *arg)
 /* Eight clients on eight loops, each in a thread of its own, take from one window. */
 static void test_window_is_never_overdrawn(void **state)
 {
-    (void) state;
     static hammer_t hammers[THREADS];
     int64_t granted = 0, later = 0;
     unsigned bad = 0;

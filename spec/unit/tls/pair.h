@@ -108,7 +108,6 @@ static const bt_stream_ops_t pair_ops = {.on_connect = on_connect,
 
 static inline int setup(void **state)
 {
-    (void) state;
     buf_bytes_before = bt_mem_bytes(BT_MEM_BUFFERS);
     chunk = 1 << 20;
     return bt_loop_init(&loop, 0);
@@ -116,7 +115,6 @@ static inline int setup(void **state)
 
 static inline int teardown(void **state)
 {
-    (void) state;
     bt_loop_fini(&loop);
     bt_pages_thread_fini();
     return bt_mem_bytes(BT_MEM_BUFFERS) == buf_bytes_before ? 0 : -1;

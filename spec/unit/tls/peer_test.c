@@ -8,14 +8,12 @@
 
 static int open_dir(void **state)
 {
-    (void) state;
     open_cert_dir();
     return 0;
 }
 
 static int close_dir(void **state)
 {
-    (void) state;
     close_cert_dir();
     return 0;
 }
@@ -47,7 +45,6 @@ static void test_what_it_is_called(void **state)
         {{.cn = "", .san = ""}, "subject:-", "-", NULL},
         {{.cn = "O:One", .san = ""}, "subject:CN=O:One", "O:One", NULL}};
 
-    (void) state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         static const char *const of_one[] = {"O:One", NULL};
         struct cert cert;

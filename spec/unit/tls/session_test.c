@@ -13,7 +13,6 @@ static bt_tls_server_config_t serving(void)
 
 static int make_all(void **state)
 {
-    (void) state;
     open_cert_dir();
     make_cert(&cert, "server", (struct wish){0});
     certs[0] = cert.cert_file;
@@ -23,7 +22,6 @@ static int make_all(void **state)
 
 static int drop_all(void **state)
 {
-    (void) state;
     free_cert(&cert);
     close_cert_dir();
     return 0;
@@ -49,7 +47,6 @@ static void test_echo(void **state)
     bt_tls_client_t *c;
     bt_tls_info_t info;
 
-    (void) state;
     open_default(&s, &c);
     server.echo = true;
     shake();
@@ -76,7 +73,6 @@ static void test_a_byte_at_a_time(void **state)
     bt_tls_client_t *c;
     char text[3000];
 
-    (void) state;
     memset(text, 'x', sizeof(text));
     chunk = 1;
     open_default(&s, &c);
@@ -94,7 +90,6 @@ static void test_writes_wait_for_the_handshake(void **state)
     bt_tls_server_t *s;
     bt_tls_client_t *c;
 
-    (void) state;
     open_default(&s, &c);
     bt_stream_write(&server.s, NULL, "early", 5);
     turn(&loop, 2);
@@ -122,7 +117,6 @@ static void test_slices_of_a_turn_are_one_record(void **state)
     bt_tls_client_t *c;
     static char tap[1 << 16];
 
-    (void) state;
     open_default(&s, &c);
     shake();
     for (int i = 0; i < 50; i++)
@@ -153,7 +147,6 @@ static void test_back_pressure(void **state)
     bt_tls_client_t *c;
     char *bytes = malloc(TOTAL);
 
-    (void) state;
     for (size_t i = 0; i < TOTAL; i++)
         bytes[i] = (char) (i * 131 + (i >> 8) * 17 + (i >> 16));
     open_default(&s, &c);
@@ -188,7 +181,6 @@ static void test_stop_and_go(void **state)
     bt_tls_client_t *c;
     static char bytes[200000];
 
-    (void) state;
     open_default(&s, &c);
     client.stop_after = 1;
     shake();
@@ -205,7 +197,6 @@ static void test_end_and_cut(void **state)
     bt_tls_server_t *s;
     bt_tls_client_t *c;
 
-    (void) state;
     open_default(&s, &c);
     shake();
     bt_stream_write(&server.s, NULL, "all", 3);
@@ -230,7 +221,6 @@ static void test_cut_in_the_handshake(void **state)
     bt_tls_server_t *s;
     bt_tls_client_t *c;
 
-    (void) state;
     open_default(&s, &c);
     STEP_UNTIL(to_server > 0, step());
     shutdown(client_wire, SHUT_WR);
@@ -250,7 +240,6 @@ static void test_plain_http_is_answered_in_plain(void **state)
 {
     bt_tls_server_t *s = new_server(serving());
 
-    (void) state;
     open_pair(s, NULL, NULL, NULL);
     STEP_UNTIL(client.connects == 1, step());
     bt_stream_write(&client.s, NULL, "GET / HTTP/1.1\r\n", 16);
@@ -268,7 +257,6 @@ static void test_nonsense_fails(void **state)
 {
     bt_tls_server_t *s = new_server(serving());
 
-    (void) state;
     open_pair(s, NULL, NULL, NULL);
     STEP_UNTIL(client.connects == 1, step());
     bt_stream_write(&client.s, NULL, "\x16\x03\x01\x00\x05hello", 10);
@@ -289,7 +277,6 @@ static void test_changed_bytes_are_not_passed_on(void **state)
     char bytes[4096];
     ssize_t n = 0;
 
-    (void) state;
     open_default(&s, &c);
     shake();
     for (int i = 0; i < 50; i++)
@@ -314,7 +301,6 @@ static void test_no_renegotiation(void **state)
     bt_tls_server_t *s = new_server(serving());
     bt_tls_client_t *c = new_client((bt_tls_client_config_t){.ca = cert.cert_file});
 
-    (void) state;
     open_pair(s, c, "localhost", NULL);
     SSL_set_max_proto_version(ssl_of(&client), TLS1_2_VERSION);
     SSL_clear_options(ssl_of(&client), SSL_OP_NO_RENEGOTIATION);
@@ -337,7 +323,6 @@ static void test_key_updates_do_not_pile_up(void **state)
     bt_tls_client_t *c;
     char bytes[4096];
 
-    (void) state;
     open_default(&s, &c);
     server.echo = true;
     shake();
@@ -383,7 +368,6 @@ static void test_resumption(void **state)
     bt_tls_slot_t slot = {0};
     char err[256];
 
-    (void) state;
     assert_false(resumes(s, c, &slot));
     assert_true(resumes(s, c, &slot));
     assert_int_equal(bt_tls_server_counts(s)->resumed, 1);

@@ -7,7 +7,6 @@ static struct cert ca, other_ca, good;
 
 static int make_all(void **state)
 {
-    (void) state;
     open_cert_dir();
     make_cert(&ca, "ca", (struct wish){.is_ca = true});
     make_cert(&other_ca, "other-ca", (struct wish){.is_ca = true});
@@ -17,7 +16,6 @@ static int make_all(void **state)
 
 static int drop_all(void **state)
 {
-    (void) state;
     free_cert(&ca);
     free_cert(&other_ca);
     free_cert(&good);
@@ -57,14 +55,12 @@ static void refuses(struct wish wish, const char *name, const char *expected)
 
 static void test_a_good_server(void **state)
 {
-    (void) state;
     assert_null(verdict(&good, "localhost"));
     assert_null(verdict(&good, "127.0.0.1"));
 }
 
 static void test_bad_servers(void **state)
 {
-    (void) state;
     refuses((struct wish){.issuer = &ca, .from_s = -7200, .to_s = -3600}, "localhost", "expired");
     refuses((struct wish){.issuer = &ca, .from_s = 3600}, "localhost", "not yet valid");
     refuses((struct wish){.issuer = &ca, .san = "DNS:elsewhere.example"}, "localhost",
@@ -124,7 +120,6 @@ static void test_files_that_cannot_be_used(void **state)
     size_t n, m;
     char *text = text_of(good.cert_file, &n), *key = text_of(good.key_file, &m);
 
-    (void) state;
     cannot_serve("/no/such.crt", good.key_file, "/no/such.crt: cannot be read: No such file");
     cannot_serve(good.cert_file, "/no/such.key", "/no/such.key: cannot be read: No such file");
     cannot_serve(write_file("half.crt", text, n / 2, 0600), good.key_file,
@@ -157,7 +152,6 @@ static void test_a_key_with_a_passphrase(void **state)
 {
     char path[256];
 
-    (void) state;
     snprintf(path, sizeof(path), "%s/locked.key", cert_dir);
     FILE *f = fopen(path, "w");
     PEM_write_PrivateKey(f, good.key, EVP_aes_256_cbc(), NULL, 0, NULL, (void *) "word");
@@ -205,7 +199,6 @@ static void test_reload(void **state)
     struct cert first, second;
     char err[512] = "";
 
-    (void) state;
     make_cert(&first, "live", (struct wish){.issuer = &ca, .cn = "first"});
     make_cert(&second, "next", (struct wish){.issuer = &ca, .cn = "second"});
     const char *certs[] = {first.cert_file, NULL}, *keys[] = {first.key_file, NULL};
@@ -237,7 +230,6 @@ static void test_names_choose_certificates(void **state)
 {
     struct cert a, b, any;
 
-    (void) state;
     make_cert(&a, "a", (struct wish){.issuer = &ca, .san = "DNS:a.example,DNS:localhost"});
     make_cert(&b, "b", (struct wish){.issuer = &ca, .san = "DNS:b.example"});
     make_cert(&any, "any", (struct wish){.issuer = &ca, .san = "DNS:*.wild.example"});
@@ -295,7 +287,6 @@ static void test_clients_certificates(void **state)
     bt_tls_server_config_t config = {.certs = certs, .keys = keys, .client_ca = ca.cert_file};
     bt_tls_slot_t slot = {0};
 
-    (void) state;
     make_cert(&web, "web-1", (struct wish){.issuer = &ca, .usage = "clientAuth", .san = san});
     make_cert(&stranger, "stranger", (struct wish){.issuer = &other_ca, .usage = "clientAuth"});
     make_cert(&expired, "expired",
@@ -356,7 +347,6 @@ static void test_allowed_names(void **state)
     bt_tls_server_config_t config = {
         .certs = certs, .keys = keys, .client_ca = ca.cert_file, .client_allow = allow};
 
-    (void) state;
     make_cert(&web, "web-1", (struct wish){.issuer = &ca, .usage = "clientAuth", .san = san});
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         allow[0] = rows[i].pattern;

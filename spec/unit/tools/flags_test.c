@@ -58,7 +58,6 @@ static int read_line(int argc, const char *const *argv)
 
 static void values_stand_behind_their_flag_or_a_sign(void **state)
 {
-    (void) state;
     assert_int_equal(READ("--name", "a", "--number=7", "--timeout", "1.5", "--json"), 0);
     assert_string_equal(o.name, "a");
     assert_int_equal(o.number, 7);
@@ -71,7 +70,6 @@ static void values_stand_behind_their_flag_or_a_sign(void **state)
 
 static void lists_grow_to_their_end(void **state)
 {
-    (void) state;
     assert_int_equal(READ("--url", "a", "--url=b"), 0);
     assert_int_equal(o.url_count, 2);
     assert_string_equal(o.urls[1], "b");
@@ -80,7 +78,6 @@ static void lists_grow_to_their_end(void **state)
 
 static void words_and_readers_have_the_line(void **state)
 {
-    (void) state;
     assert_int_equal(READ("one", "--all", "a=1", "b=2", "two", "-", "--json"), 0);
     assert_int_equal(o.read, 2);
     assert_int_equal(o.word_count, 3);
@@ -91,7 +88,6 @@ static void words_and_readers_have_the_line(void **state)
 
 static void nothing_wrong_is_taken(void **state)
 {
-    (void) state;
     assert_int_equal(READ("--nam", "a"), BT_TOOL_WRONG);
     assert_int_equal(READ("--names=a"), BT_TOOL_WRONG);
     assert_int_equal(READ("--name"), BT_TOOL_WRONG);
@@ -112,7 +108,6 @@ static void without_words_there_are_only_flags(void **state)
     static const bt_tool_syntax_t syntax = {"spec", flags, sizeof flags / sizeof flags[0], NULL};
     const char *const words[] = {"--json", "word"};
 
-    (void) state;
     o = (options_t){.is_json = false};
     assert_int_equal(bt_tool_flags_read(&syntax, &o, 2, words), BT_TOOL_WRONG);
     assert_true(o.is_json);

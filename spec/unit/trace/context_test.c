@@ -16,7 +16,6 @@ static void what_is_printed_is_read_again(void **state)
     bt_trace_context_t context;
     char text[BT_TRACE_PARENT_CHARS];
 
-    (void) state;
     bt_trace_print(text, TRACE, UINT64_C(0x00f067aa0ba902b7), true);
     assert_memory_equal(text, "00-" TRACE "-" SPAN "-01", sizeof(text));
     assert_true(bt_trace_parse((bt_str_t){text, sizeof(text)}, &context));
@@ -27,7 +26,6 @@ static void what_is_printed_is_read_again(void **state)
 
 static void traceparent_is_strict(void **state)
 {
-    (void) state;
     assert_true(parses("00-" TRACE "-" SPAN "-00"));
     assert_true(parses("00-" TRACE "-" SPAN "-ff")); /* other flags mean nothing here */
     assert_true(parses("cc-" TRACE "-" SPAN "-01"));
@@ -56,7 +54,6 @@ static void tracestate_is_strict(void **state)
     char many[33 * 4 + 1] = "";
     unsigned members = 0;
 
-    (void) state;
     assert_true(is_state(""));
     assert_true(is_state("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"));
     assert_true(is_state(" a=1 ,\tb=2,,c=3 x y"));

@@ -22,7 +22,6 @@ static void traces_come_out_whole_and_in_their_order(void **state)
     bt_trace_queue_t *q;
     bt_trace_batch_t batch = {0};
 
-    (void) state;
     assert_int_equal(bt_trace_queue_new(&q), 0);
     assert_true(put(q, BT_STR("one"), 1));
     assert_true(put(q, BT_STR("two"), 2));
@@ -47,7 +46,6 @@ static void what_finds_no_room_is_counted(void **state)
     bt_trace_stats_t stats;
     bt_trace_queue_t *q;
 
-    (void) state;
     assert_non_null(big);
     assert_int_equal(bt_trace_queue_new(&q), 0);
     for (unsigned round = 0; round < 3; round++) { /* around the ring */
@@ -76,7 +74,6 @@ static void a_bucket_has_the_last_trace_that_was_kept(void **state)
     bt_trace_exemplar_t e;
     bt_trace_queue_t *q;
 
-    (void) state;
     assert_int_equal(bt_trace_queue_new(&q), 0);
     assert_false(bt_trace_queue_exemplar(q, BT_TRACE_DURATION, 2, &e));
     assert_true(put(q, BT_STR("one"), 1));

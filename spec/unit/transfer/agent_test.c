@@ -25,7 +25,6 @@ static void test_welcome(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 123, .dead_ms = 4567});
     bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
     fake_dial(&a, &rig);
@@ -47,7 +46,6 @@ static void test_refusals(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.token = "secret"});
     bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
     rig.token = NULL;
@@ -77,7 +75,6 @@ static void test_max_agents(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.max_agents = 1});
     fake_join(&b, &rig, "p0", 0, 1, 1);
     bt_kv_control_t hello = hello_of("p1", 0, 1, 2);
@@ -96,7 +93,6 @@ static void test_wildcard_host(void **state)
     rig_t rig;
     bt_text_t text;
 
-    (void) state;
     rig_open(&rig, NULL);
     bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
     hello.hello.host = BT_STR("0.0.0.0");
@@ -114,7 +110,6 @@ static void test_heartbeat(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 20, .dead_ms = 400});
     fake_join(&a, &rig, "p0", 0, 1, 1);
     for (int i = 0; i < 40; i++) { /* twice dead_ms, were it silent */
@@ -134,7 +129,6 @@ static void test_own_sleep_is_no_silence(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 20, .dead_ms = 60});
     fake_join(&a, &rig, "p0", 0, 1, 1);
     uint64_t until_ms = bt_clock_ms() + 100;
@@ -165,7 +159,6 @@ static void test_rubbish_instead_of_hello(void **state)
     uint8_t ping[64];
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, NULL);
     closed_after(&rig, too_long, sizeof too_long);
     closed_after(&rig, other_magic, sizeof other_magic);
@@ -193,7 +186,6 @@ static void test_rubbish_after_hello(void **state)
     uint8_t bytes[1024];
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, NULL);
     join_and_send(&rig, unknown, sizeof unknown);
     join_and_send(&rig, bad_room, sizeof bad_room);
@@ -214,7 +206,6 @@ static void test_byte_by_byte_and_skipped(void **state)
     uint8_t bytes[1024];
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, NULL);
     bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
     ptrdiff_t n = bt_kv_control_encode(&hello, bytes, sizeof bytes);
@@ -239,7 +230,6 @@ static void test_mutations(void **state)
     uint8_t whole[1024];
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 10, .dead_ms = 30});
     bt_kv_control_t hello = hello_of("p0", 0, 1, 1);
     bt_kv_control_t room = room_of(5, BT_KV_SIDE_SENDER, BT_KV_TRANSFERRING, 7);
@@ -267,7 +257,6 @@ static void test_mutations(void **state)
 /* Connections that say nothing keep no agent out: the oldest of them makes way for it. */
 static void test_many_that_say_nothing(void **state)
 {
-    (void) state;
     enum { MANY = 1100 };
     static int fds[MANY];
     struct rlimit limit;

@@ -8,7 +8,6 @@ static bt_text_t shown;
 
 static int open_pair(void **state)
 {
-    (void) state;
     x = calloc(1, sizeof *x);
     bt_text_init(&shown);
     return x == NULL;
@@ -16,7 +15,6 @@ static int open_pair(void **state)
 
 static int close_pair(void **state)
 {
-    (void) state;
     bt_text_fini(&shown);
     pair_close(x);
     free(x);
@@ -42,7 +40,6 @@ static void expect(const char *part)
 
 static void test_agents(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     bt_kv_control_t hello = hello_of("nobody \"x\"", 0, 1, 9);
     static fake_t other;
@@ -58,7 +55,6 @@ static void test_agents(void **state)
 
 static void test_room(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     bt_transfer_room_spec_t spec = spec_of(&x->rig, INT64_MAX);
     pair_room_of(x, &spec);
@@ -85,7 +81,6 @@ static void test_room(void **state)
 /* The rate while it moves is that of the last interval. */
 static void test_rate(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -104,7 +99,6 @@ static void test_rate(void **state)
 
 static void test_limit(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     bt_transfer_room_close(x->rig.t, 5, true, "gone");
@@ -137,7 +131,6 @@ static const char *show_one(uint64_t room)
 
 static void test_one_room(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_room(x, 6);

@@ -41,7 +41,6 @@ static void side_close(side_t *side)
 
 static int open_all(void **state)
 {
-    (void) state;
     rig_open(&rig, NULL);
     (void) rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8001");
     (void) rig_add(&rig, BT_ROLE_PREFILL, "p1", "http://127.0.0.1:8003");
@@ -54,7 +53,6 @@ static int open_all(void **state)
 
 static int close_all(void **state)
 {
-    (void) state;
     side_close(&p0);
     side_close(&p1);
     side_close(&d0);
@@ -121,7 +119,6 @@ static void expect_pages(char fill)
 
 static void test_done(void **state)
 {
-    (void) state;
     bt_kv_room_t to = recv_open(5); /* the engine may be quicker than the gateway */
     open_room(5);
     bt_kv_room_t from = send_open(&p0, 5);
@@ -135,7 +132,6 @@ static void test_done(void **state)
 
 static void test_another_prefill(void **state)
 {
-    (void) state;
     open_room(5);
     bt_kv_room_t to = recv_open(5);
     (void) send_open(&p0, 5);
@@ -156,7 +152,6 @@ static void test_another_prefill(void **state)
 
 static void test_prefill_lost_while_moving(void **state)
 {
-    (void) state;
     open_room(5);
     bt_kv_room_t to = recv_open(5), from = send_open(&p0, 5);
     send_pages(&p0, from, 0, 3);
@@ -171,7 +166,6 @@ static void test_prefill_lost_while_moving(void **state)
 
 static void test_decode_lost(void **state)
 {
-    (void) state;
     open_room(5);
     (void) recv_open(5);
     bt_kv_room_t from = send_open(&p0, 5);
@@ -186,7 +180,6 @@ static void test_decode_lost(void **state)
 
 static void test_closed_by_the_gateway(void **state)
 {
-    (void) state;
     open_room(5);
     bt_kv_room_t to = recv_open(5), from = send_open(&p0, 5);
     wait_phase(BT_TRANSFER_PHASE_WAITING);
@@ -203,7 +196,6 @@ static void test_closed_by_the_gateway(void **state)
 /* Without its gateway a room goes on. */
 static void test_gateway_gone(void **state)
 {
-    (void) state;
     open_room(5);
     bt_kv_room_t to = recv_open(5), from = send_open(&p0, 5);
     send_pages(&p0, from, 0, 3);

@@ -36,7 +36,6 @@ static int open_with(const char *const *allowed, unsigned count)
 
 static int setup(void **state)
 {
-    (void) state;
     alarm(50);
     bt_log_set(BT_LOG_ERROR, false, 2);
     client.fd = -1;
@@ -50,7 +49,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     if (!is_closed)
         bt_metaserver_close(server, on_closed, NULL);
     TURN_UNTIL(&loop, is_closed);
@@ -77,7 +75,6 @@ static unsigned status_of(const char *method, const char *target, const char *bo
 
 static void a_call_is_passed_on(void **state)
 {
-    (void) state;
     send_call("POST", CALL, "{\"request_id\":\"cmpl-1-0\"}");
     TURN_UNTIL(&loop, call_count == 1);
     assert_int_equal(calls[0]->room, 4711);
@@ -92,7 +89,6 @@ static void a_call_is_passed_on(void **state)
 
 static void a_refusal_says_why(void **state)
 {
-    (void) state;
     send_call("POST", CALL, "{}");
     TURN_UNTIL(&loop, call_count == 1);
     bt_metaserver_answer(calls[0], 409, "it is \"over\"");
@@ -115,7 +111,6 @@ static void what_is_no_call(void **state)
                                           "/v1/metaserver?attempt=1&x=1",
                                           "/v1/metaserver?attempt=18446744073709551616"};
 
-    (void) state;
     bt_log_set(BT_LOG_ERROR, false, 2);
     for (unsigned i = 0; i < sizeof(targets) / sizeof(targets[0]); i++)
         assert_int_equal(status_of("POST", targets[i], "{}"), 404);
@@ -126,7 +121,6 @@ static void what_is_no_call(void **state)
 
 static void a_body_that_is_too_large(void **state)
 {
-    (void) state;
     client_close(&client);
     client_open(&client, port);
     static const char head[] =
@@ -140,7 +134,6 @@ static void a_body_that_is_too_large(void **state)
 /* It is answered into the void, once. */
 static void a_caller_that_leaves(void **state)
 {
-    (void) state;
     send_call("POST", CALL, "{}");
     TURN_UNTIL(&loop, call_count == 1);
     client_close(&client);
@@ -152,7 +145,6 @@ static void a_caller_that_leaves(void **state)
 /* The end of the process: nobody waits any more, and the call still has its owner. */
 static void closed_while_a_call_waits(void **state)
 {
-    (void) state;
     send_call("POST", CALL, "{}");
     TURN_UNTIL(&loop, call_count == 1);
     bt_metaserver_close(server, on_closed, NULL);
@@ -166,7 +158,6 @@ static void bad_configurations(void **state)
     static const char *const bad[] = {"node-1"};
     bt_metaserver_t *first = server;
 
-    (void) state;
     assert_int_equal(open_with(bad, 1), BT_E_INVAL);
     server = first;
 }

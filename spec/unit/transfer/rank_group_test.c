@@ -10,7 +10,6 @@ static void test_all_ranks_make_it_whole(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, NULL);
     (void) rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8001");
     fake_join(&a, &rig, "p0", 0, 2, 1);
@@ -35,7 +34,6 @@ static void test_is_usable_with_its_agents(void **state)
     char err[256];
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, NULL);
     make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:8001", "BatonConnector");
     assert_int_equal(bt_registry_add(rig.registry, NULL, &spec, err, sizeof err), 0);
@@ -57,7 +55,6 @@ static void test_ranks_must_agree(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 10000, .dead_ms = 60000});
     (void) rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8001");
     fake_join(&a, &rig, "p0", 0, 1, 1);
@@ -82,7 +79,6 @@ static void test_silent_ranks_need_not_agree(void **state)
     bt_kv_control_t first = hello_of("p0", 0, 2, 3), second = hello_of("p0", 1, 2, 4);
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 20, .dead_ms = 40000});
     (void) rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8001");
     fake_join(&a, &rig, "p0", 0, 1, 1);
@@ -102,7 +98,6 @@ static void test_found_by_url(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, NULL);
     (void) rig_add(&rig, BT_ROLE_PREFILL, "p0", "http://Node-1:8001");
     fake_join(&a, &rig, "node-1:8001/", 0, 1, 1);
@@ -115,7 +110,6 @@ static void test_waits_for_its_worker(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, NULL);
     fake_join(&a, &rig, "http://127.0.0.1:8001", 0, 1, 1);
     fake_sync(&a);
@@ -141,7 +135,6 @@ static void test_two_wait_for_one_place(void **state)
 {
     rig_t rig;
 
-    (void) state;
     rig_open(&rig, &(bt_transfer_config_t){.heartbeat_ms = 10000, .dead_ms = 60000});
     fake_join(&a, &rig, "p0", 0, 1, 1);
     fake_join(&b, &rig, "p0", 0, 1, 2);
@@ -205,7 +198,6 @@ static void nobody_displaces(const char *token)
 
 static void test_a_live_agent_stays(void **state)
 {
-    (void) state;
     nobody_displaces(NULL);
     nobody_displaces("sesame");
 }
@@ -241,7 +233,6 @@ static void back_in_a_half_open_place(const char *token, in_addr_t from)
 
 static void test_back_in_a_half_open_place(void **state)
 {
-    (void) state;
     back_in_a_half_open_place(NULL, INADDR_LOOPBACK);
     back_in_a_half_open_place("sesame", INADDR_LOOPBACK);
     back_in_a_half_open_place("sesame", ELSEWHERE); /* its host died */
@@ -253,7 +244,6 @@ static void test_another_address_waits(void **state)
     bt_kv_control_t hello = hello_of("p0", 0, 1, 99);
     pair_t *x = calloc(1, sizeof *x);
 
-    (void) state;
     pair_open(x, &(bt_transfer_config_t){.heartbeat_ms = 20, .dead_ms = 600});
     pair_room(x, 77);
     pair_move_room(x, 77);
@@ -277,7 +267,6 @@ static void test_another_address_is_another_process(void **state)
     bt_kv_control_t hello = hello_of("p0", 0, 1, 11);
     pair_t *x = calloc(1, sizeof *x);
 
-    (void) state;
     pair_open(x, &(bt_transfer_config_t){.heartbeat_ms = 10000, .dead_ms = 60000});
     pair_room(x, 77);
     pair_move_room(x, 77);
@@ -292,7 +281,6 @@ static void test_same_process_takes_over(void **state)
 {
     pair_t *x = calloc(1, sizeof *x);
 
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 77);
     pair_move_room(x, 77);
@@ -313,7 +301,6 @@ static void test_comes_back_with_old_rooms(void **state)
 {
     pair_t *x = calloc(1, sizeof *x);
 
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 77);
     pair_move_room(x, 77);
@@ -340,7 +327,6 @@ static void test_they_hung_up_because_we_slept(void **state)
 {
     pair_t *x = calloc(1, sizeof *x);
 
-    (void) state;
     pair_open(x, &(bt_transfer_config_t){.heartbeat_ms = 50, .dead_ms = 500});
     pair_room(x, 77);
     pair_room(x, 78);

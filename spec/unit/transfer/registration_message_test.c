@@ -61,7 +61,6 @@ static void both_kinds(void **state)
     bt_registration_message_t m;
     const char *why;
 
-    (void) state;
     assert_int_equal(bt_registration_read(BT_REGISTRATION_P2P_NCCL,
                                           write_map(p2p, P2P_COUNT, 99, NULL), &m, &why),
                      0);
@@ -85,7 +84,6 @@ static void greetings_say_nothing(void **state)
     bt_registration_message_t m;
     const char *why;
 
-    (void) state;
     assert_int_equal(bt_registration_read(BT_REGISTRATION_MORIIO,
                                           write_map(moriio, MORIIO_COUNT, 0, &hello), &m, &why),
                      BT_E_AGAIN);
@@ -106,7 +104,6 @@ static void every_member_is_needed(void **state)
                                         "dp_size", "tp_size",      "transfer_mode"};
     const struct member number = {"", NULL, 7}, text = {"", "x", 0};
 
-    (void) state;
     for (unsigned i = 0; i < MORIIO_COUNT; i++) {
         check_refused(BT_REGISTRATION_MORIIO, write_map(moriio, MORIIO_COUNT, i, NULL), words[i]);
         check_refused(BT_REGISTRATION_MORIIO,
@@ -124,7 +121,6 @@ static void what_does_not_fit(void **state)
                         half = {"", "read", 0}, in_id = {"", "a___decode_addr_b:1", 0},
                         other = {"", "10.0.0.1:1", 0}, too_long = {"", longer, 0};
 
-    (void) state;
     memset(longer, 'x', 250);
     longer[250] = '\0';
     check_refused(BT_REGISTRATION_MORIIO, write_map(moriio, MORIIO_COUNT, 3, &zero), "dp_size");

@@ -154,7 +154,6 @@ static uint64_t count(enum bt_registration_result result)
 
 static void a_word_is_taken_and_refreshed(void **state)
 {
-    (void) state;
     open_rig("P2pNcclConnector", NULL);
     assert_false(atomic_load(&worker("p0")->is_registered));
     register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14579");
@@ -178,7 +177,6 @@ static void a_word_is_taken_and_refreshed(void **state)
 
 static void moriio_says_sizes_and_mode(void **state)
 {
-    (void) state;
     open_rig("MoRIIOConnector", NULL);
     register_moriio("P", "127.0.0.1:8001", "READ");
     register_moriio("D", "localhost:8002", "WRITE");
@@ -198,7 +196,6 @@ static void moriio_says_sizes_and_mode(void **state)
 /* Two engines that say they are at one address: the first word stands, and who says it is heard. */
 static void a_word_does_not_change_all_the_time(void **state)
 {
-    (void) state;
     open_rig("P2pNcclConnector", &(bt_registration_config_t){.change_ms = 60000});
     register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14579");
     TURN_UNTIL(&loop, atomic_load(&worker("p0")->is_registered));
@@ -220,7 +217,6 @@ static unsigned usable(void)
 
 static void one_that_falls_silent_is_not_used(void **state)
 {
-    (void) state;
     open_rig("p2p_nccl", &(bt_registration_config_t){.expiry_ms = {600, 0}});
     register_p2p("P", "127.0.0.1:8001", "10.0.0.1:14579");
     TURN_UNTIL(&loop, atomic_load(&worker("p0")->is_registered));
@@ -240,7 +236,6 @@ static void one_that_falls_silent_is_not_used(void **state)
 
 static void refusals_are_counted_and_told_once(void **state)
 {
-    (void) state;
     open_rig("p2p_nccl", NULL);
     for (unsigned i = 1; i <= 3; i++) {
         send_bytes(BT_REGISTRATION_P2P_NCCL, BT_STR("not msgpack"));
@@ -267,7 +262,6 @@ static void frames_that_are_no_message(void **state)
     const bt_str_t three[] = {BT_STR("a"), BT_STR("b"), BT_STR("c")};
     const bt_str_t five[] = {BT_STR("a"), BT_STR("b"), BT_STR("c"), BT_STR("d"), BT_STR("e")};
 
-    (void) state;
     open_rig("p2p_nccl", NULL);
     STEP_UNTIL(bt_zmq_sender_send(senders[0], three, 3) == 0, turn_once(&loop));
     STEP_UNTIL(bt_zmq_sender_send(senders[0], five, 5) == 0, turn_once(&loop));
@@ -281,7 +275,6 @@ static void what_the_configuration_says_holds(void **state)
     bt_worker_spec_t spec;
     char err[256];
 
-    (void) state;
     open_rig("p2p_nccl", NULL);
     make_spec(&spec, BT_ROLE_PREFILL, "http://127.0.0.1:8003", "moriio_read");
     spec.tp_size = 8;
@@ -312,7 +305,6 @@ static void what_the_configuration_says_holds(void **state)
 
 static void one_that_is_unknown_becomes_a_worker(void **state)
 {
-    (void) state;
     open_rig("p2p_nccl", &(bt_registration_config_t){.takes_new = true});
     register_p2p("D", "127.0.0.1:9999", "10.0.0.9:14579");
     TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 1);
@@ -332,7 +324,6 @@ static void one_that_is_unknown_becomes_a_worker(void **state)
 
 static void one_that_is_unknown_may_speak_tls(void **state)
 {
-    (void) state;
     open_rig("p2p_nccl", &(bt_registration_config_t){.takes_new = true, .new_has_tls = true});
     register_p2p("D", "127.0.0.1:9999", "10.0.0.9:14579");
     TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 1);
@@ -361,7 +352,6 @@ static void those_that_fall_silent_are_forgotten(void **state)
 {
     const uint64_t long_ago_ms = bt_clock_ms() - 61000;
 
-    (void) state;
     open_rig("p2p_nccl", &(bt_registration_config_t){.takes_new = true});
     register_p2p("D", "127.0.0.1:9998", "10.0.0.8:14579");
     TURN_UNTIL(&loop, count(BT_REGISTRATION_TAKEN) == 1);
@@ -384,7 +374,6 @@ static void a_port_that_is_taken(void **state)
         .host = "127.0.0.1", .ports = {UINT_MAX, ntohs(((struct sockaddr_in *) &addr)->sin_port)}};
     bt_registration_t *none = NULL;
 
-    (void) state;
     assert_int_equal(bt_loop_init(&loop, BT_LOOP_CONTROL), 0);
     assert_int_equal(bt_registration_open(&none, &loop, &config, ports, err, sizeof err),
                      BT_E_CONFIG);

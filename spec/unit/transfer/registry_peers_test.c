@@ -73,7 +73,6 @@ static bool has(const char *peer)
 
 static void test_its_own_host(void **state)
 {
-    (void) state;
     assert_int_equal(bt_registry_peers_init(&peers, NULL, 0), 0); /* before the first fleet */
     assert_true(has("127.0.0.1"));
     assert_true(has("127.9.9.9"));
@@ -87,7 +86,6 @@ static void test_its_own_host(void **state)
 
 static void test_workers_as_they_are_now(void **state)
 {
-    (void) state;
     open_peers(NULL, 0);
     assert_false(has("10.0.0.1"));
     add("p0", "http://10.0.0.1:8000");
@@ -104,7 +102,6 @@ static void test_workers_as_they_are_now(void **state)
 /* By its address of this moment, not by its name. */
 static void test_a_worker_with_a_name(void **state)
 {
-    (void) state;
     open_peers(NULL, 0);
     add("p0", "http://node-1.example:8000");
     assert_false(has("10.0.0.1"));
@@ -118,7 +115,6 @@ static void test_a_worker_with_a_name(void **state)
 
 static void test_who_is_allowed(void **state)
 {
-    (void) state;
     static const char *const allowed[] = {"192.0.2.7", "10.1.0.0/16"}, *const bad[] = {"10.0.0.1",
                                                                                        "node-1"};
 

@@ -54,7 +54,6 @@ static unsigned ask_http(const char *method, const char *target, const char *hea
 
 static void test_register_and_ask(void **state)
 {
-    (void) state;
     open_server(NULL);
     assert_int_equal(ask_http("GET", "/health", "", ""), 200);
     assert_int_equal(ask_http("GET", INFO, "", ""), 503);
@@ -71,7 +70,6 @@ static void test_refusals(void **state)
 {
     static char big[3000];
 
-    (void) state;
     memset(big, ' ', sizeof big - 1);
     open_server(
         &(bt_registry_server_config_t){.registry = {.token = "secret", .max_body_bytes = 1024}});
@@ -91,7 +89,6 @@ static void test_a_body_of_a_stranger_is_not_read(void **state)
 {
     static const char head[] = "PUT /route HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n";
 
-    (void) state;
     open_server(&(bt_registry_server_config_t){.registry = {.token = "secret"}});
     client_close(&client);
     client_open(&client, port);
@@ -107,7 +104,6 @@ static void test_a_body_of_a_stranger_is_not_read(void **state)
 /* What it is given wrong is told at once, and the socket is not kept. */
 static void test_bad_configurations(void **state)
 {
-    (void) state;
     static const char *const bad[] = {"10.0.0.0/8", "node-1"};
     const bt_registry_server_config_t configs[] = {{.allowed = bad, .allowed_count = 2},
                                                    {.registry = {.token = ""}}};
@@ -124,7 +120,6 @@ static void test_bad_configurations(void **state)
 /* Closed while a client waits with half a request. */
 static void test_closed_with_a_client(void **state)
 {
-    (void) state;
     open_server(NULL);
     client_close(&client);
     client_open(&client, port);

@@ -6,14 +6,12 @@ static fake_t d1;
 
 static int open_pair(void **state)
 {
-    (void) state;
     x = calloc(1, sizeof *x);
     return x == NULL;
 }
 
 static int close_pair(void **state)
 {
-    (void) state;
     pair_close(x);
     free(x);
     return 0;
@@ -22,7 +20,6 @@ static int close_pair(void **state)
 /* ---- as it should be ---- */
 static void test_done(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     assert_int_equal(rig_stats(&x->rig).rooms_by_phase[BT_TRANSFER_PHASE_OPENING], 1);
@@ -60,7 +57,6 @@ static void assert_in_flight(const char *prefill, int64_t prefill_bytes, int64_t
  * first ones on, in this room and in the next. */
 static void test_bytes_in_flight(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_wait_room(x, 5);
@@ -83,7 +79,6 @@ static void test_bytes_in_flight_of_a_repair(void **state)
 {
     fake_t p1;
 
-    (void) state;
     pair_open(x, NULL);
     (void) rig_add(&x->rig, BT_ROLE_PREFILL, "p1", "http://127.0.0.1:8003");
     fake_join(&p1, &x->rig, "p1", 0, 1, 13);
@@ -108,7 +103,6 @@ static void test_done_by_all_ranks(void **state)
 {
     rig_t *rig = &x->rig;
 
-    (void) state;
     rig_open(rig, NULL);
     (void) rig_add(rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8001");
     (void) rig_add(rig, BT_ROLE_DECODE, "d0", "http://127.0.0.1:8002");
@@ -138,7 +132,6 @@ static void test_done_by_all_ranks(void **state)
 /* States do not go back, and nothing follows an end. */
 static void test_told_anew(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -153,7 +146,6 @@ static void test_told_anew(void **state)
 /* The data is there: that its sender dies now hurts nobody. */
 static void test_sender_lost_after_delivery(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -165,7 +157,6 @@ static void test_sender_lost_after_delivery(void **state)
 
 static void test_sender_never_confirms(void **state)
 {
-    (void) state;
     pair_open(x, &(bt_transfer_config_t){.heartbeat_ms = 50, .dead_ms = 200});
     pair_room(x, 5);
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_SUCCESS, 2048);
@@ -182,7 +173,6 @@ static void test_sender_never_confirms(void **state)
 /* ---- losses ---- */
 static void test_receiver_lost(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_wait_room(x, 5);
@@ -199,7 +189,6 @@ static void test_receiver_lost(void **state)
 
 static void test_sender_lost_while_moving(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -214,7 +203,6 @@ static void test_sender_lost_while_moving(void **state)
 
 static void test_sender_silent_while_moving(void **state)
 {
-    (void) state;
     pair_open(x, &(bt_transfer_config_t){.heartbeat_ms = 20, .dead_ms = 150});
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -231,7 +219,6 @@ static void test_sender_silent_while_moving(void **state)
 /* ---- failures that are told ---- */
 static void test_failed_is_nobodys(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -247,7 +234,6 @@ static void test_failed_is_nobodys(void **state)
 /* Its peer's complaint comes first, its own hang-up right after. */
 static void test_complaint_then_loss(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -263,7 +249,6 @@ static void test_complaint_then_loss(void **state)
 /* The accused has not been heard by us either for a while, though it is not lost yet. */
 static void test_complaint_about_a_silent_one(void **state)
 {
-    (void) state;
     pair_open(x, &(bt_transfer_config_t){.heartbeat_ms = 20, .dead_ms = 30000});
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -279,7 +264,6 @@ static void test_complaint_about_a_silent_one(void **state)
 /* A sender that gives up what a receiver has in full: both are right. */
 static void test_success_overtaken_by_failure(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -292,7 +276,6 @@ static void test_success_overtaken_by_failure(void **state)
 /* Before the first byte a sender's failure makes an orphan; a receiver's is the end. */
 static void test_sender_failed_before_moving(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     fake_tell_failed(&x->p, 5, BT_KV_SIDE_SENDER, BT_E_CANCELLED, "aborted: out of blocks");
@@ -310,7 +293,6 @@ static void test_sender_failed_before_moving(void **state)
 /* The sender hands on what the receiver has said of itself: no orphan. */
 static void test_receivers_failure_heard_from_the_sender_first(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_wait_room(x, 5);
@@ -324,7 +306,6 @@ static void test_receivers_failure_heard_from_the_sender_first(void **state)
 /* ---- deadlines ---- */
 static void test_start_deadline(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     bt_transfer_room_spec_t spec = spec_of(&x->rig, 5);
     spec.start_ms = 30;
@@ -341,7 +322,6 @@ static void test_start_deadline(void **state)
 /* Progress starts it anew; without any it is over. */
 static void test_stall_deadline(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     bt_transfer_room_spec_t spec = spec_of(&x->rig, 5);
     spec.stall_ms = 120;

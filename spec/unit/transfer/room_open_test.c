@@ -6,7 +6,6 @@ static fake_t p1;
 
 static int open_pair(void **state)
 {
-    (void) state;
     x = calloc(1, sizeof *x);
     p1.fd = -1;
     return x == NULL;
@@ -14,7 +13,6 @@ static int open_pair(void **state)
 
 static int close_pair(void **state)
 {
-    (void) state;
     fake_hang_up(&p1);
     pair_close(x);
     free(x);
@@ -35,7 +33,6 @@ static void test_open_lacks_agents(void **state)
 {
     rig_t *rig = &x->rig;
 
-    (void) state;
     rig_open(rig, NULL);
     (void) rig_add(rig, BT_ROLE_PREFILL, "p0", "http://127.0.0.1:8001");
     (void) rig_add(rig, BT_ROLE_DECODE, "d0", "http://127.0.0.1:8002");
@@ -67,7 +64,6 @@ static void test_open_lacks_agents(void **state)
 
 static void test_open_twice(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     bt_transfer_room_spec_t spec = spec_of(&x->rig, 5);
@@ -83,7 +79,6 @@ static void test_open_twice(void **state)
 
 static void test_open_says_deadlines(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     bt_transfer_room_spec_t spec = spec_of(&x->rig, 5);
     spec.start_ms = 1234;
@@ -100,7 +95,6 @@ static void test_open_says_deadlines(void **state)
 /* ---- closing ---- */
 static void test_close_aborts(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -120,7 +114,6 @@ static void test_close_aborts(void **state)
 
 static void test_close_lets_it_end(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -141,7 +134,6 @@ static void test_close_lets_it_end(void **state)
 /* Decode has answered and never asked for the KV: prefill's blocks are not held for all of start_ms. */
 static void test_close_of_a_room_that_decode_did_not_need(void **state)
 {
-    (void) state;
     const bt_transfer_config_t quick = {.dead_ms = 1000, .heartbeat_ms = 100};
     pair_open(x, &quick);
     pair_room(x, 5);
@@ -163,7 +155,6 @@ static void test_close_of_a_room_that_decode_did_not_need(void **state)
 /* While the event of a failure waits for somebody to blame. */
 static void test_close_while_blame_is_open(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 5);
     pair_move_room(x, 5);
@@ -219,7 +210,6 @@ static void shown_as(uint64_t name, const char *part)
 
 static void test_repair_to_done(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     add_p1();
     orphan_room(5);
@@ -246,7 +236,6 @@ static void test_repair_to_done(void **state)
 /* Only the attempt that has opened a room closes it, by the name that it has given. */
 static void test_close_by_the_name_of_its_sender(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     add_p1();
     orphan_room(5);
@@ -261,7 +250,6 @@ static void test_close_by_the_name_of_its_sender(void **state)
 /* The receiver's complaint about the old sender may come after the repair: it is not about the new one. */
 static void test_late_complaint(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     add_p1();
     orphan_room(5);
@@ -276,7 +264,6 @@ static void test_late_complaint(void **state)
 
 static void test_orphaned_twice(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     add_p1();
     orphan_room(5);
@@ -298,7 +285,6 @@ static void test_orphaned_twice(void **state)
 
 static void test_nobody_repairs(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     bt_transfer_room_spec_t spec = spec_of(&x->rig, 5);
     spec.repair_ms = 30;
@@ -318,7 +304,6 @@ static void test_nobody_repairs(void **state)
 
 static void test_repair_after_moving(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     add_p1();
     pair_room(x, 5);
@@ -334,7 +319,6 @@ static void test_repair_after_moving(void **state)
 /* A prefill that lives is replaced (its engine is stuck, say): it hears of it, and what it still says is of no interest. */
 static void test_repair_replaces_a_live_sender(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     add_p1();
     pair_room(x, 5);
@@ -353,7 +337,6 @@ static void test_repair_replaces_a_live_sender(void **state)
 /* The sender had lost only us: the receiver has its bytes all the same, and the room goes on. */
 static void test_orphan_moves_after_all(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     orphan_room(5);
     fake_tell(&x->d, 5, BT_KV_SIDE_RECEIVER, BT_KV_TRANSFERRING, 1000);
@@ -370,7 +353,6 @@ static void test_orphan_moves_after_all(void **state)
 /* The receiver's own report makes an orphan too, once its sender is known to be lost or a moment has passed. */
 static void test_receiver_tells_orphan(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     add_p1();
     pair_room(x, 5);
@@ -385,7 +367,6 @@ static void test_receiver_tells_orphan(void **state)
 
 static void test_repair_lacks_agents(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     (void) rig_add(&x->rig, BT_ROLE_PREFILL, "p1", "http://127.0.0.1:8003");
     orphan_room(5);

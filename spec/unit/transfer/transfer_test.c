@@ -9,14 +9,12 @@ static pair_t *x;
 
 static int open_pair(void **state)
 {
-    (void) state;
     x = calloc(1, sizeof *x);
     return x == NULL;
 }
 
 static int close_pair(void **state)
 {
-    (void) state;
     pair_close(x);
     free(x);
     return 0;
@@ -49,7 +47,6 @@ static void open_many(unsigned first, unsigned count)
 
 static void test_many_rooms(void **state)
 {
-    (void) state;
     done_count = failed_count = 0;
     pair_open(x, NULL);
     open_many(1, ROOMS);
@@ -66,7 +63,6 @@ static void test_many_rooms(void **state)
 /* One agent's loss ends all of them, and the other side hears of each. */
 static void test_many_rooms_lost_at_once(void **state)
 {
-    (void) state;
     done_count = failed_count = 0;
     pair_open(x, NULL);
     open_many(1, ROOMS);
@@ -80,7 +76,6 @@ static void test_many_rooms_lost_at_once(void **state)
 /* Agents are told, rooms end without a word, mail that are under way are dropped. */
 static void test_closed_with_rooms_open(void **state)
 {
-    (void) state;
     pair_open(x, NULL);
     pair_room(x, 1);
     pair_room(x, 2);
@@ -104,7 +99,6 @@ static void test_closed_with_rooms_open(void **state)
 
 static void test_closed_before_anything(void **state)
 {
-    (void) state;
     rig_open(&x->rig, &(bt_transfer_config_t){.token = "t"});
     x->p.fd = x->d.fd = -1;
     fake_dial(&x->p, &x->rig); /* not accepted yet */
@@ -223,7 +217,6 @@ static void test_anything_in_any_order(void **state)
                              {BT_ROLE_DECODE, "http://127.0.0.1:8004"}};
     uint64_t next_source = 1000000, seed = 20;
 
-    (void) state;
     rig_open(&x->rig, NULL);
     bt_log_set(BT_LOG_ERROR, false, 2);
     x->p.fd = x->d.fd = -1;
@@ -321,7 +314,6 @@ static void test_mail_from_other_threads(void **state)
     static worker_loop_t w[THREADS];
     unsigned ended = 0;
 
-    (void) state;
     pair_open(x, NULL);
     for (unsigned i = 0; i < THREADS; i++) {
         w[i] = (worker_loop_t){.t = x->rig.t,

@@ -65,7 +65,6 @@ static void test_the_same_token(void **state)
                                            {"old\nnew", "new\nold"},
                                            {"\nold", "new\n\nold"}};
 
-    (void) state;
     for (unsigned i = 0; i < 4; i++) {
         come_to_end(pairs[i][0], pairs[i][1]);
         assert_memory_equal(dialler.auth.out.key, acceptor.auth.in.key, BT_HMAC_BYTES);
@@ -81,7 +80,6 @@ static void test_another_token(void **state)
         {"sesame", "sesamE"}, {"sesame", "sesam"}, {"new\nold", "old"}, {"", ""},
         {"sesame", "\n"},     {"\n", "\n"},        {"sesame", NULL},    {"sesame", "sesame\r"}};
 
-    (void) state;
     for (unsigned i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
         come_to_proof(pairs[i][0], pairs[i][1]);
         assert_false(take(&acceptor, &proof, &answer));
@@ -94,7 +92,6 @@ static void test_another_token(void **state)
 /* Its own proof is no answer, and neither is what somebody without the token makes. */
 static void test_reflected(void **state)
 {
-    (void) state;
     come_to_proof("sesame", "sesame");
     answer = proof;
     answer.p[4] = BT_KV_AUTH_GREET + 3;
@@ -110,7 +107,6 @@ static void test_replayed(void **state)
 {
     message_t old_greet, old_proof, old_answer;
 
-    (void) state;
     come_to_end("sesame", "sesame");
     old_greet = greet;
     old_proof = proof;
@@ -125,7 +121,6 @@ static void test_replayed(void **state)
 /* A proof for one kind of port is none for the other. */
 static void test_another_purpose(void **state)
 {
-    (void) state;
     begin("sesame", "sesame");
     acceptor.auth.purpose = BT_KV_AUTH_GATEWAY;
     assert_false(take(&acceptor, &greet, &challenge));
@@ -141,7 +136,6 @@ static void test_malformed(void **state)
 {
     message_t out;
 
-    (void) state;
     for (unsigned which = 0; which < 2; which++)
         for (size_t i = 0; i < 8; i++) {
             if (i == 5)
@@ -173,7 +167,6 @@ static void test_seals(void **state)
 {
     uint8_t frame[64], again[64];
 
-    (void) state;
     come_to_end("sesame", "sesame");
     memset(frame, 'x', sizeof(frame));
     for (unsigned i = 0; i < 3; i++) {
@@ -197,7 +190,6 @@ static void test_bound(void **state)
 {
     uint8_t told[16], here[16], there[16];
 
-    (void) state;
     memset(told, 7, sizeof(told));
     memcpy(here, told, sizeof(told));
     memcpy(there, told, sizeof(told));

@@ -44,7 +44,6 @@ static uint32_t runs_of(struct bt_kv_layout *src, struct bt_kv_layout *dst, cons
 
 static void test_runs_merge_across_pages_where_both_sides_go_on(void **state)
 {
-    (void) state;
     bt_kv_buffer_t buffers[2] = {{1, 0, 64, 64}, {1, 8192, 64, 64}};
     struct bt_kv_layout *l = layout(buffers, 2, 64);
     const uint32_t up[6] = {3, 4, 5, 10, 11, 12}, split[6] = {3, 4, 5, 11, 12, 13},
@@ -61,7 +60,6 @@ static void test_runs_merge_across_pages_where_both_sides_go_on(void **state)
 
 static void test_gaps_break_runs(void **state)
 {
-    (void) state;
     bt_kv_buffer_t gap = {1, 0, 80, 64}, tight = {1, 0, 64, 64};
     struct bt_kv_layout *a = layout(&gap, 1, 64), *b = layout(&tight, 1, 64);
     const uint32_t up[4] = {0, 1, 2, 3};
@@ -76,7 +74,6 @@ static void test_gaps_break_runs(void **state)
 /* Block-major: a page holds all layers, side by side. */
 static void test_a_pages_adjoining_buffers_merge(void **state)
 {
-    (void) state;
     bt_kv_buffer_t buffers[4];
 
     for (uint32_t i = 0; i < 4; i++)
@@ -90,7 +87,6 @@ static void test_a_pages_adjoining_buffers_merge(void **state)
 
 static void test_slices(void **state)
 {
-    (void) state;
     bt_kv_buffer_t narrow = {1, 0, 256, 256}, wide = {1, 0, 512, 512};
     struct bt_kv_layout *a = layout(&narrow, 1, 32), *b = layout(&wide, 1, 32);
     const uint32_t up[4] = {0, 1, 2, 3};
@@ -115,7 +111,6 @@ static void test_slices(void **state)
 /* Whatever the layouts and pages, executing the runs equals copying page by page; and the CRC of both sides is the same. */
 static void test_random_layouts_move_the_right_bytes(void **state)
 {
-    (void) state;
     static char from[MEM_BYTES], to[MEM_BYTES], want[MEM_BYTES];
 
     bt_rand_seed(5);
@@ -167,7 +162,6 @@ static void test_random_layouts_move_the_right_bytes(void **state)
 
 static void test_layouts_are_checked(void **state)
 {
-    (void) state;
     struct bt_kv_layout *l;
     const char *why = NULL;
     bt_kv_buffer_t bad[] = {

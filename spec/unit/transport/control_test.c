@@ -92,7 +92,6 @@ static bt_kv_control_t an_open(uint8_t type)
 
 static void test_hello(void **state)
 {
-    (void) state;
     bt_kv_control_t in = a_hello(), m = back(&in);
 
     assert_int_equal(m.hello.version, 7);
@@ -109,7 +108,6 @@ static void test_hello(void **state)
 
 static void test_room(void **state)
 {
-    (void) state;
     bt_kv_control_t in = a_room(), m = back(&in);
 
     assert_int_equal(m.room.room, INT64_MAX);
@@ -129,7 +127,6 @@ static void test_room(void **state)
 
 static void test_open_and_source(void **state)
 {
-    (void) state;
     static const uint8_t types[] = {BT_KV_CONTROL_OPEN, BT_KV_CONTROL_SOURCE};
 
     for (unsigned i = 0; i < 2; i++) {
@@ -148,7 +145,6 @@ static void test_open_and_source(void **state)
 
 static void test_the_small_ones(void **state)
 {
-    (void) state;
     bt_kv_control_t m = back(&(bt_kv_control_t){.type = BT_KV_CONTROL_PING, .ping = {1, 2, 3}});
     assert_int_equal(m.ping.rooms_open, 1);
     assert_int_equal(m.ping.bytes_sent, 2);
@@ -170,7 +166,6 @@ static void test_the_small_ones(void **state)
 /* BT_KV_CONTROL_BYTES takes the longest; texts that are too long are cut, not refused. */
 static void test_the_longest(void **state)
 {
-    (void) state;
     char text[300];
     bt_kv_control_t in = an_open(BT_KV_CONTROL_OPEN);
 
@@ -191,7 +186,6 @@ static void test_the_longest(void **state)
 /* A buffer that is too small: BT_E_LIMIT and nothing beyond it (the sanitizer looks on), whatever its size. */
 static void test_no_room(void **state)
 {
-    (void) state;
     bt_kv_control_t in = an_open(BT_KV_CONTROL_SOURCE);
     size_t whole = encode(&in);
 
@@ -208,7 +202,6 @@ static void test_no_room(void **state)
 /* Every shorter stream waits for more; every shorter payload under a right length is refused. */
 static void test_cut_at_every_byte(void **state)
 {
-    (void) state;
     bt_kv_control_t all[] = {
         a_hello(),
         a_room(),
@@ -240,7 +233,6 @@ static void test_cut_at_every_byte(void **state)
 /* A payload that has grown at its end is read all the same. */
 static void test_a_longer_payload(void **state)
 {
-    (void) state;
     bt_kv_control_t in = a_room(), m;
     size_t n = encode(&in);
     uint32_t size = (uint32_t) n - 8 + 5;
@@ -253,7 +245,6 @@ static void test_a_longer_payload(void **state)
 
 static void test_unknown_types(void **state)
 {
-    (void) state;
     bt_kv_control_t m;
 
     memset(bytes, 0, 8);
@@ -279,7 +270,6 @@ static void spoil(const bt_kv_control_t *message, size_t at, uint32_t value)
 
 static void test_hostile_fields(void **state)
 {
-    (void) state;
     bt_kv_control_t hello = a_hello(), open = an_open(BT_KV_CONTROL_OPEN), room = a_room(), m;
     uint32_t size = BT_KV_CONTROL_MAX + 1;
 
@@ -312,7 +302,6 @@ static void test_hostile_fields(void **state)
 /* Random small numbers under right heads: decoded or refused, nothing read beyond; what decodes is written again. */
 static void test_noise(void **state)
 {
-    (void) state;
     static const uint8_t types[] = {64, 65, 72, 80, 81, 82, 83, 84, 99};
 
     bt_rand_seed(5);

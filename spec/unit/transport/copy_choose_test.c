@@ -55,7 +55,6 @@ static void assert_ways(const bt_kv_copy_choice_t *choice, uint32_t small, uint3
 
 static void test_the_fastest_of_each_use_wins(void **state)
 {
-    (void) state;
     machine_t m = {.now_ns = 5000, .ns = {1000, 900, 800, 700, 500, 600}, .runs_ns[5] = 400};
     bt_kv_copy_choice_t choice = choose(&m, WAYS);
 
@@ -67,7 +66,6 @@ static void test_the_fastest_of_each_use_wins(void **state)
 
 static void test_memcpy_wins_where_it_is_the_fastest(void **state)
 {
-    (void) state;
     machine_t m = {.ns = {500, 520, 800, 700, 600, 540}};
     bt_kv_copy_choice_t choice = choose(&m, WAYS);
 
@@ -77,7 +75,6 @@ static void test_memcpy_wins_where_it_is_the_fastest(void **state)
 
 static void test_of_equals_the_one_that_looks_farthest_ahead(void **state)
 {
-    (void) state;
     machine_t m = {.ns = {1000, 900, 600, 610, 900, 615}};
     bt_kv_copy_choice_t choice = choose(&m, WAYS);
 
@@ -89,7 +86,6 @@ static void test_of_equals_the_one_that_looks_farthest_ahead(void **state)
 
 static void test_a_disturbed_trial_does_not_count(void **state)
 {
-    (void) state;
     machine_t m = {.ns = {1000, 900, 800, 700, 500, 600}, .slow = 0x13};
     bt_kv_copy_choice_t choice = choose(&m, WAYS);
 
@@ -100,7 +96,6 @@ static void test_a_disturbed_trial_does_not_count(void **state)
 /* memcpy is the slowest here, but the core is away between trials. */
 static void test_a_starved_core_ends_in_time_with_memcpy(void **state)
 {
-    (void) state;
     machine_t m = {.ns = {1000, 400, 800, 500, 600, 100}};
     m.beside_ns = BT_KV_COPY_BUDGET_NS / WAYS;
     bt_kv_copy_choice_t choice = choose(&m, WAYS);
@@ -114,7 +109,6 @@ static void test_a_starved_core_ends_in_time_with_memcpy(void **state)
 /* None are left for runs then, which go as pages do. */
 static void test_two_rounds_are_enough_to_say(void **state)
 {
-    (void) state;
     machine_t m = {.ns = {1000, 900, 800, 700, 500, 600}, .runs_ns[5] = 400};
     m.beside_ns = BT_KV_COPY_BUDGET_NS / (2 * WAYS) - 1000;
     bt_kv_copy_choice_t choice = choose(&m, WAYS);
@@ -125,7 +119,6 @@ static void test_two_rounds_are_enough_to_say(void **state)
 
 static void test_a_quiet_core_needs_no_whole_budget(void **state)
 {
-    (void) state;
     machine_t m = {.ns = {30000, 30000, 30000, 30000, 30000, 30000}};
     choose(&m, WAYS);
     assert_true(m.now_ns < BT_KV_COPY_BUDGET_NS / 4);
@@ -133,7 +126,6 @@ static void test_a_quiet_core_needs_no_whole_budget(void **state)
 
 static void test_one_way_only_is_not_measured(void **state)
 {
-    (void) state;
     machine_t m = {.ns = {1000}};
     bt_kv_copy_choice_t choice = choose(&m, 1);
 
@@ -169,7 +161,6 @@ static bool is_one_of(const bt_kv_copy_way_t *all, uint32_t count, bt_kv_copy_wa
 
 static void test_agents_tell_what_the_process_has_measured_once(void **state)
 {
-    (void) state;
     bt_kv_copy_way_t all[BT_KV_COPY_WAYS];
     bt_kv_agent_stats_t first, second;
     uint32_t count = bt_kv_copy_ways(all);

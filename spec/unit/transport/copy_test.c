@@ -18,7 +18,6 @@ static uint32_t way_count;
 
 static int set_up(void **state)
 {
-    (void) state;
     bt_rand_seed(7);
     for (size_t i = 0; i < SPACE; i += 8) {
         uint64_t word = bt_rand_u64();
@@ -60,7 +59,6 @@ static bt_kv_copy_piece_t piece_at(size_t to, size_t from, uint32_t bytes)
 
 static void test_the_list_begins_with_memcpy_and_names_each_way_once(void **state)
 {
-    (void) state;
     static const bt_kv_copy_way_t memcpy_way = {0, 1, 0};
 
     assert_in_range(way_count, 1, BT_KV_COPY_WAYS);
@@ -72,7 +70,6 @@ static void test_the_list_begins_with_memcpy_and_names_each_way_once(void **stat
 
 static void test_sizes_and_tails(void **state)
 {
-    (void) state;
     static const uint32_t sizes[] = {1,    63,   64,    255,   256,   4095,  4096,  4097,  4154,
                                      4155, 4159, 4160,  4351,  4352,  5000,  8191,  8192,  8193,
                                      8256, 8447, 12288, 12347, 16383, 16384, 16385, 65535, 262144};
@@ -86,7 +83,6 @@ static void test_sizes_and_tails(void **state)
 
 static void test_alignments(void **state)
 {
-    (void) state;
     for (size_t to = 0; to < 64; to += 7)
         for (size_t from = 0; from < 64; from += 9) {
             bt_kv_copy_piece_t piece = piece_at(GUARD + to, GUARD + from, 4096 + 300);
@@ -96,7 +92,6 @@ static void test_alignments(void **state)
 
 static void test_rows_leave_the_gaps_alone(void **state)
 {
-    (void) state;
     bt_kv_copy_piece_t pieces[] = {
         {target + GUARD, source + 10, 4096 + 17, 5, 9000, 4096 + 50},
         {target + 100000, source + 60000, 100, 40, 128, 104},
@@ -107,7 +102,6 @@ static void test_rows_leave_the_gaps_alone(void **state)
 
 static void test_pieces_of_all_sizes_in_one_copy(void **state)
 {
-    (void) state;
     bt_kv_copy_piece_t pieces[24];
     size_t to = 11, from = 7;
 
@@ -122,7 +116,6 @@ static void test_pieces_of_all_sizes_in_one_copy(void **state)
 
 static void test_the_last_byte_before_a_hole_can_be_read_and_written(void **state)
 {
-    (void) state;
     char *map = mmap(NULL, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *to = map + 7 * PAGE, *from = map + 15 * PAGE;
 
@@ -142,7 +135,6 @@ static void test_the_last_byte_before_a_hole_can_be_read_and_written(void **stat
 
 static void test_before_and_after_the_choice_small_and_large(void **state)
 {
-    (void) state;
     for (int is_chosen = 0; is_chosen < 2; is_chosen++) {
         for (uint32_t bytes = 100; bytes < SPACE - GUARD; bytes *= 3) {
             bt_kv_copy_piece_t piece = piece_at(13, 1, bytes);

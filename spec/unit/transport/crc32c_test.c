@@ -9,7 +9,6 @@
 /* RFC 3720, appendix B.4, and the customary check string. */
 static void test_known_answers(void **state)
 {
-    (void) state;
     uint8_t bytes[32];
 
     assert_int_equal(bt_kv_crc32c(0, "123456789", 9), 0xe3069283u);
@@ -25,7 +24,6 @@ static void test_known_answers(void **state)
 
 static void test_both_ways_agree_at_every_length_and_offset(void **state)
 {
-    (void) state;
     uint8_t bytes[300];
 
     bt_rand_seed(1);
@@ -39,7 +37,6 @@ static void test_both_ways_agree_at_every_length_and_offset(void **state)
 
 static void test_it_continues(void **state)
 {
-    (void) state;
     const char *text = "the quick brown fox jumps over the lazy dog";
     size_t n = strlen(text);
 

@@ -24,7 +24,6 @@ static bool is_text(bt_str_t s, const char *text)
 
 static void test_hello(void **state)
 {
-    (void) state;
     bt_kv_bytes_t out = {0};
     bt_kv_hello_t hello = {.version = 3,
                            .name = BT_STR("decode-0"),
@@ -75,7 +74,6 @@ static void put_an_announce(bt_kv_bytes_t *out)
 
 static void test_announce(void **state)
 {
-    (void) state;
     bt_kv_bytes_t out = {0};
 
     put_an_announce(&out);
@@ -96,7 +94,6 @@ static void test_announce(void **state)
 
 static void test_memory_and_rooms(void **state)
 {
-    (void) state;
     bt_kv_bytes_t out = {0};
     bt_kv_buffer_t buffers[2] = {{1, 2, 3, 3}, {4, UINT64_MAX, 6, 5}};
 
@@ -128,7 +125,6 @@ static void test_memory_and_rooms(void **state)
 
 static void test_notes(void **state)
 {
-    (void) state;
     uint8_t bytes[64];
     bt_kv_note_t note = {.tag = 1,
                          .first = 2,
@@ -157,7 +153,6 @@ static void test_notes(void **state)
 /* Every shorter payload under a right length is refused; every shorter stream waits for more. */
 static void test_cut_frames(void **state)
 {
-    (void) state;
     bt_kv_bytes_t out = {0};
     bt_kv_frame_t frame;
     const char *why;
@@ -179,7 +174,6 @@ static void test_cut_frames(void **state)
 /* What is there already is part of what is asked for. */
 static void test_more_prefix_than_pages(void **state)
 {
-    (void) state;
     bt_kv_bytes_t out = {0};
     bt_kv_frame_t frame;
     const char *why = NULL;
@@ -199,7 +193,6 @@ static void test_more_prefix_than_pages(void **state)
 
 static void test_bounds(void **state)
 {
-    (void) state;
     bt_kv_frame_t frame;
     const char *why;
     uint8_t head[8] = {1, 0, 0x80, 0, BT_KV_PING}; /* 8 MiB + 1 */
@@ -218,7 +211,6 @@ static void test_bounds(void **state)
 /* Random bytes under right heads: decoded or refused, and nothing read beyond (the sanitizer looks on; buffers are exact). */
 static void test_noise(void **state)
 {
-    (void) state;
     static const uint8_t types[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 17, 18, 19, 99};
 
     bt_rand_seed(3);

@@ -80,7 +80,6 @@ static void registers(const bt_kv_config_t *config)
 
 static void test_registers_and_heartbeats(void **state)
 {
-    (void) state;
     registers(NULL);
     registers(&by_hand);
 }
@@ -88,7 +87,6 @@ static void test_registers_and_heartbeats(void **state)
 /* Who says it at the gateway takes over the agent's part of rooms: so no peer may learn it, not even one that has the token. */
 static void test_only_gateways_hear_its_incarnation(void **state)
 {
-    (void) state;
     static raw_t raw;
     bench_t b;
 
@@ -104,7 +102,6 @@ static void test_only_gateways_hear_its_incarnation(void **state)
 /* A listener on all addresses names the one that the gateway is reached by. */
 static void test_any_address(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, &(bt_kv_config_t){.host = "0.0.0.0"});
@@ -114,7 +111,6 @@ static void test_any_address(void **state)
 
 static void test_bad_arguments(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_gateway_t good = {.host = "127.0.0.1", .port = 9, .worker = "w"}, bad[7];
     char big[BT_KV_SECRET_MAX + 2] = {0};
@@ -146,7 +142,6 @@ static void test_bad_arguments(void **state)
 
 static void test_refused_and_then_taken(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_gateway_t gateway = {.host = "127.0.0.1", .worker = "w"};
 
@@ -166,7 +161,6 @@ static void test_refused_and_then_taken(void **state)
 
 static void test_another_version(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_gateway_t gateway = {.host = "127.0.0.1", .worker = "w"};
 
@@ -182,7 +176,6 @@ static void test_another_version(void **state)
 /* Nobody there at first: the engine's rooms do not mind, the agent goes on dialling. */
 static void test_a_gateway_that_comes_late(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_gateway_t gateway = {.host = "127.0.0.1", .worker = "w"};
 
@@ -201,7 +194,6 @@ static void test_a_gateway_that_comes_late(void **state)
 
 static void test_a_silent_gateway_is_lost(void **state)
 {
-    (void) state;
     bench_t b;
 
     fake_open(&b.fake);
@@ -218,7 +210,6 @@ static void test_a_silent_gateway_is_lost(void **state)
 /* ---- coming back ---- */
 static void test_the_same_gateway_hears_everything_anew(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL);
@@ -248,7 +239,6 @@ static void test_the_same_gateway_hears_everything_anew(void **state)
 /* Written to a connection that broke before the gateway read it: told again. */
 static void test_what_was_lost_with_the_connection(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL);
@@ -267,7 +257,6 @@ static void test_what_was_lost_with_the_connection(void **state)
 
 static void test_a_new_gateway_hears_of_no_old_room(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL);
@@ -293,7 +282,6 @@ static void test_a_new_gateway_hears_of_no_old_room(void **state)
 
 static void test_closing_says_how_rooms_ended(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL);
@@ -326,7 +314,6 @@ static void run_rooms(bench_t *b, uint64_t first, uint64_t count)
 
 static void test_a_gateway_that_does_not_read(void **state)
 {
-    (void) state;
     enum { STEP = 500 };
     bench_t b;
     uint64_t rooms = 0;
@@ -390,7 +377,6 @@ static void misbehaves_by(bt_kv_control_t message, const char *why)
 
 static void test_hostile_bytes(void **state)
 {
-    (void) state;
     uint8_t unknown[8] = {0, 0, 0, 0, 200}, empty_open[8] = {0, 0, 0, 0, BT_KV_CONTROL_OPEN};
 
     misbehaves("HTTP/1.1 400 Bad Request\r\n\r\n", 28, "no message at all");
@@ -407,7 +393,6 @@ static void test_hostile_bytes(void **state)
 
 static void test_an_unknown_message_that_may_be_skipped(void **state)
 {
-    (void) state;
     bench_t b;
     uint8_t unknown[8 + 3] = {3, 0, 0, 0, 200, BT_KV_CONTROL_SKIP};
 
@@ -427,7 +412,6 @@ static void test_an_unknown_message_that_may_be_skipped(void **state)
 /* OPENs without end: the table is bounded, and the gateway hears what does not fit; what is over makes room. */
 static void test_a_full_table(void **state)
 {
-    (void) state;
     enum { ROOMS = 65536 };
     bench_t b;
 

@@ -72,7 +72,6 @@ static void check_receiver(bt_kv_heads_t heads, uint32_t to, uint32_t to_ranks, 
 
 static void test_every_head_comes_once(void **state)
 {
-    (void) state;
     uint32_t pairs = 0;
 
     for (uint32_t total = 1; total <= HEADS_MAX; total++)
@@ -93,7 +92,6 @@ static void test_every_head_comes_once(void **state)
 /* MLA: all ranks hold one head. The receivers spread over the senders. */
 static void test_copies_share_the_work(void **state)
 {
-    (void) state;
     bt_kv_heads_t latent = {1, 1};
 
     for (uint32_t p = 1; p <= 8; p++)
@@ -108,8 +106,6 @@ static void test_copies_share_the_work(void **state)
 
 static void test_what_cannot_be_shared_out(void **state)
 {
-    (void) state;
-
     assert_true(bt_kv_heads_fit(8, 4) && bt_kv_heads_fit(4, 8) && bt_kv_heads_fit(1, 64));
     assert_false(bt_kv_heads_fit(8, 3) || bt_kv_heads_fit(3, 8) || bt_kv_heads_fit(6, 4));
     assert_false(bt_kv_heads_fit(0, 4) || bt_kv_heads_fit(4, 0));

@@ -141,7 +141,6 @@ static void path_rubbish(raw_t *raw)
 
 static void test_receivers_against_the_rules(void **state)
 {
-    (void) state;
     static const struct {
         void (*put)(raw_t *raw);
         const char *why;
@@ -192,7 +191,6 @@ static void test_receivers_against_the_rules(void **state)
 
 static void test_skippable_frames_are_skipped(void **state)
 {
-    (void) state;
     static raw_t raw;
     uint8_t head[8] = {0, 0, 0, 0, 99, BT_KV_FRAME_SKIP};
     rig_t rig;
@@ -221,7 +219,6 @@ static void test_skippable_frames_are_skipped(void **state)
 /* The receiver keeps its acknowledgement back: it may be reading our pages. */
 static void test_a_senders_release_waits_for_the_receiver(void **state)
 {
-    (void) state;
     static raw_t raw;
     rig_t rig;
 
@@ -252,7 +249,6 @@ static void test_a_senders_release_waits_for_the_receiver(void **state)
  * does not wait for input before both know of it. */
 static void test_a_room_waits_until_all_senders_know(void **state)
 {
-    (void) state;
     static raw_t raw;
     rig_t rig;
     uint16_t port;
@@ -280,7 +276,6 @@ static void test_a_room_waits_until_all_senders_know(void **state)
 
 static void test_versions_are_refused_by_name(void **state)
 {
-    (void) state;
     static raw_t raw;
     rig_t rig;
 
@@ -311,7 +306,6 @@ static bt_kv_room_t recv_from(rig_t *rig, uint64_t id, uint16_t port)
 
 static void test_a_silent_peer_is_given_up(void **state)
 {
-    (void) state;
     static raw_t raw;
     rig_t rig;
     uint16_t port;
@@ -340,7 +334,6 @@ static void test_a_silent_peer_is_given_up(void **state)
 
 static void test_quiet_links_are_kept_alive(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_agent_stats_t stats;
 
@@ -360,7 +353,6 @@ static void test_quiet_links_are_kept_alive(void **state)
 /* Whoever says nothing has a place only until others want it: not all of those for peers, and not all of the process's descriptors. */
 static void test_many_that_say_nothing(void **state)
 {
-    (void) state;
     enum { MANY = 400 };
     static raw_t quiet[MANY], raw;
     rig_t rig;
@@ -393,7 +385,6 @@ static void test_many_that_say_nothing(void **state)
 /* A room of the healthy link, aborted and acknowledged from another link by its tag: refused, and the room lives. */
 static void test_the_tag_of_another_link(void **state)
 {
-    (void) state;
     static raw_t raw;
     static const uint8_t types[] = {BT_KV_ABORT, BT_KV_ABORT_ACK, BT_KV_DONE};
     rig_t rig;
@@ -428,7 +419,6 @@ static void test_the_tag_of_another_link(void **state)
 /* Notes that no honest sender sends, handed over as a back end would. */
 static void test_forged_notes(void **state)
 {
-    (void) state;
     static const bt_kv_note_t notes[] = {
         {.first = 4, .page_count = 1, .buffer_count = 1},
         {.first = UINT32_MAX, .page_count = 2, .buffer_count = 1},

@@ -48,7 +48,6 @@ static void never_released_while_held(bool by_sender)
 
 static void test_release_waits_for_what_is_under_way(void **state)
 {
-    (void) state;
     never_released_while_held(true);
     never_released_while_held(false);
 }
@@ -56,7 +55,6 @@ static void test_release_waits_for_what_is_under_way(void **state)
 /* This side has drained, the sender has not acknowledged: it may be writing. */
 static void test_release_waits_for_the_acknowledgement(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_open(&rig, NULL);
@@ -80,7 +78,6 @@ static void test_release_waits_for_the_acknowledgement(void **state)
 /* The other side never confirms: release_ms cuts the link and with it the access. */
 static void test_release_ms_is_the_last_resort(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_room_t recv, send;
     bt_kv_agent_stats_t stats;
@@ -102,7 +99,6 @@ static void test_release_ms_is_the_last_resort(void **state)
 
 static void test_close_with_a_batch_under_way(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_room_t recv, send;
 
@@ -120,7 +116,6 @@ static void test_close_with_a_batch_under_way(void **state)
 
 static void test_a_flipped_byte_fails_the_room(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_agent_stats_t stats;
 
@@ -144,7 +139,6 @@ static void test_a_flipped_byte_fails_the_room(void **state)
 /* The lane fills, takes nothing more, and goes on when there is room again. */
 static void test_back_pressure(void **state)
 {
-    (void) state;
     rig_t rig;
     uint32_t taken = 0, first_refused = 0;
     uint32_t all[RIG_PAGES];
@@ -182,7 +176,6 @@ static void test_back_pressure(void **state)
 
 static void test_a_full_queue_is_tried_again(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_open(&rig, NULL);
@@ -200,7 +193,6 @@ static void test_a_full_queue_is_tried_again(void **state)
 
 static void test_no_path_is_said_with_its_reason(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_open(&rig, NULL);
@@ -216,7 +208,6 @@ static void test_no_path_is_said_with_its_reason(void **state)
 
 static void test_contiguous_pages_are_one_descriptor(void **state)
 {
-    (void) state;
     rig_t rig;
     uint32_t all[RIG_PAGES];
     bt_kv_room_stats_t stats;
@@ -237,7 +228,6 @@ static void test_contiguous_pages_are_one_descriptor(void **state)
 /* ---- the receiver's guard ---- */
 static void test_destinations(void **state)
 {
-    (void) state;
     rig_t rig;
     enum { P = RIG_PAGE_BYTES };
 
@@ -316,7 +306,6 @@ static void *work(void *user)
 
 static void test_any_thread_may_call_anything(void **state)
 {
-    (void) state;
     enum { THREADS = 6 };
     rig_t rig;
     pthread_t threads[THREADS];
@@ -373,7 +362,6 @@ static void test_pools_of_two_threads(void **state)
     pthread_t threads[2];
     char err[300];
 
-    (void) state;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(bt_kv_agent_open(&agents[i], &config, err, sizeof(err)), 0);
         assert_int_equal(pthread_create(&threads[i], NULL, come_and_go, agents[i]), 0);
@@ -389,7 +377,6 @@ static void test_pools_of_two_threads(void **state)
 
 static void test_fake_needs_nobody(void **state)
 {
-    (void) state;
     bt_kv_agent_t *agent;
     char err[128], memory[4096];
     bt_kv_region_t region;
@@ -423,7 +410,6 @@ static void test_fake_needs_nobody(void **state)
 
 static void test_device_memory_needs_a_taker(void **state)
 {
-    (void) state;
     bt_kv_agent_t *agent;
     bt_kv_region_t region;
     char err[128];
@@ -440,7 +426,6 @@ static void test_device_memory_needs_a_taker(void **state)
 
 static void test_agents_that_cannot_open(void **state)
 {
-    (void) state;
     bt_kv_agent_t *agent = NULL, *other;
     char err[256];
     bt_kv_config_t config = {.name = "a", .backends = BT_KV_MEM};

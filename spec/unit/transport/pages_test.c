@@ -26,7 +26,6 @@ static const uint32_t steps[] = {1, 3, 257, 61000};
 
 static void test_any_order_is_sorted(void **state)
 {
-    (void) state;
     for (size_t l = 0; l < COUNT(lengths); l++)
         for (size_t s = 0; s < COUNT(steps); s++) {
             uint32_t n = lengths[l], *pages = make(n, steps[s]), *spare = make(n, 1);
@@ -43,7 +42,6 @@ static void test_the_highest_number(void **state)
 {
     uint32_t pages[40], spare[40];
 
-    (void) state;
     for (uint32_t i = 0; i < 40; i++)
         pages[i] = UINT32_MAX - i;
     assert_true(bt_kv_pages_sort(pages, spare, 40));
@@ -53,7 +51,6 @@ static void test_the_highest_number(void **state)
 
 static void test_a_page_twice_is_found(void **state)
 {
-    (void) state;
     for (size_t l = 2; l < COUNT(lengths); l++) {
         uint32_t n = lengths[l], *pages = make(n, 257), *spare = make(n, 1);
         pages[bt_rand_below(n / 2)] = pages[n - 1];

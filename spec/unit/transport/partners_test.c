@@ -203,8 +203,6 @@ static void goes_well(unsigned shape, const char *order)
 
 static void test_all_shapes(void **state)
 {
-    (void) state;
-
     for (unsigned i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
         goes_well(i, "PDpds");
 }
@@ -212,7 +210,6 @@ static void test_all_shapes(void **state)
 /* Whoever comes last, a sender does not begin before it knows how many will ask. */
 static void test_all_orders(void **state)
 {
-    (void) state;
     static const char *const orders[] = {"pdsPD", "pdsDP", "DdpsP", "psPDd", "psDdP", "dDPps"};
 
     for (unsigned i = 0; i < sizeof(orders) / sizeof(*orders); i++) {
@@ -224,7 +221,6 @@ static void test_all_orders(void **state)
 
 static void test_a_copy_that_nobody_needs_sends_nothing(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, (bt_kv_heads_t){1, 1}, 2, 1, NULL);
@@ -258,7 +254,6 @@ static void expect_refusal(bench_t *b, const char *why)
 
 static void test_pages_that_are_not_cut(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, (bt_kv_heads_t){0, 0}, 2, 1, NULL);
@@ -280,7 +275,6 @@ static void test_pages_that_are_not_cut(void **state)
 
 static void test_heads_that_cannot_be_shared_out(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, (bt_kv_heads_t){3, 1}, 3, 1, NULL);
@@ -294,7 +288,6 @@ static void test_heads_that_cannot_be_shared_out(void **state)
 
 static void test_pages_of_unlike_sizes(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_buffer_t buffers[2];
 
@@ -311,7 +304,6 @@ static void test_pages_of_unlike_sizes(void **state)
 
 static void test_other_heads_than_the_other_side(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, (bt_kv_heads_t){2, 1}, 2, 1, NULL);
@@ -334,7 +326,6 @@ static bool is_orphan(const bench_t *b, const rig_side_t *side)
 
 static void test_another_prefill_takes_over(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, (bt_kv_heads_t){2, 1}, 1, 2, NULL);
@@ -367,7 +358,6 @@ static void test_another_prefill_takes_over(void **state)
 /* ---- without a gateway ---- */
 static void test_nobody_names_the_receivers(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_gateway_t bad = {
         .host = "127.0.0.1", .port = 1, .worker = "w", .rank = 0, .ranks = 2, .heads = {3, 1}};
@@ -391,7 +381,6 @@ static void test_nobody_names_the_receivers(void **state)
 
 static void test_aborted_before_it_was_opened(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, (bt_kv_heads_t){2, 1}, 2, 1, NULL);

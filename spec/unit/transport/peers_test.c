@@ -83,7 +83,6 @@ static void expect_service(rig_t *rig, uint64_t id)
 /* ---- with a token ---- */
 static void test_tables_only_for_the_token(void **state)
 {
-    (void) state;
     static const char *const wrong[] = {"sesamE", "sesam", "sesamesesame", "open\nsesame"};
     rig_t rig;
 
@@ -128,7 +127,6 @@ static void hear_proof(int listener, uint8_t proof[40])
 /* Whom it dials has to prove the token as well, before it hears a hello. */
 static void test_tables_only_for_the_token_of_whom_it_dials(void **state)
 {
-    (void) state;
     uint8_t proof[40];
     uint16_t port;
     rig_t rig;
@@ -164,7 +162,6 @@ static void test_tables_only_for_the_token_of_whom_it_dials(void **state)
 /* All that an honest dialler has said, said again; and what is said in between by somebody who has let the proof through. */
 static void test_nothing_is_said_twice_or_changed(void **state)
 {
-    (void) state;
     uint8_t said[256], out[BT_KV_AUTH_OUT];
     const char *why;
     bt_kv_auth_t auth;
@@ -211,7 +208,6 @@ static void test_nothing_is_said_twice_or_changed(void **state)
 /* A byte now and then is a sign of life, and nobody's. */
 static void test_a_slow_stranger_goes(void **state)
 {
-    (void) state;
     rig_t rig;
 
     for (unsigned i = 0; i < 2; i++) {
@@ -231,7 +227,6 @@ static void test_a_slow_stranger_goes(void **state)
 
 static void test_the_token_must_be_the_same(void **state)
 {
-    (void) state;
     static const struct {
         const char *from, *to;
         bool is_good;
@@ -263,7 +258,6 @@ static void test_the_token_must_be_the_same(void **state)
 /* ---- what pages hold ---- */
 static void test_pages_of_another_format(void **state)
 {
-    (void) state;
     static const struct {
         const char *from, *to, *why;
     } cases[] = {
@@ -303,7 +297,6 @@ static void test_pages_of_another_format(void **state)
 
 static void test_a_format_that_is_too_long(void **state)
 {
-    (void) state;
     char text[BT_KV_FORMAT_MAX + 2], err[200];
     bt_kv_agent_t *agent = NULL;
     bt_kv_config_t config = {.name = "long", .kv_format = text};
@@ -318,7 +311,6 @@ static void test_a_format_that_is_too_long(void **state)
 /* ---- two hosts ---- */
 static void test_without_a_token_no_other_host(void **state)
 {
-    (void) state;
     rig_t rig;
 
     open_pair(&rig, &(bt_kv_config_t){.host = HOST_A}, &(bt_kv_config_t){.host = HOST_B});
@@ -344,7 +336,6 @@ static void test_without_a_token_no_other_host(void **state)
 /* One that listens on an address of the network serves its own host all the same. */
 static void test_without_a_token_its_own_host(void **state)
 {
-    (void) state;
     struct sockaddr_in here = raw_address("127.0.0.2", 0), there;
     rig_t rig;
 
@@ -367,7 +358,6 @@ static void test_without_a_token_its_own_host(void **state)
 
 static void test_opened_to_other_hosts(void **state)
 {
-    (void) state;
     rig_t rig;
 
     open_pair(&rig, &(bt_kv_config_t){.host = HOST_A, .allow_remote = true},
@@ -390,7 +380,6 @@ static void test_opened_to_other_hosts(void **state)
 
 static void test_with_a_token_from_anywhere(void **state)
 {
-    (void) state;
     rig_t rig;
 
     open_pair(&rig, &(bt_kv_config_t){.host = HOST_A, .token = "sesame"},

@@ -34,7 +34,6 @@ static int read_put(const char *body)
 
 static void test_a_registration(void **state)
 {
-    (void) state;
     bt_kv_registration_t r;
 
     assert_int_equal(bt_kv_read_registration(BT_STR(FULL), MAX_RANKS, &r, why), 0);
@@ -54,7 +53,6 @@ static void test_a_registration(void **state)
 /* PUT /route with one member replaced by something else, or left out. */
 static void test_malformed_registrations(void **state)
 {
-    (void) state;
     static const struct {
         const char *from, *to, *why;
     } cases[] = {
@@ -98,7 +96,6 @@ static void test_malformed_registrations(void **state)
 /* Numbers whose product would overflow 32 bits. */
 static void test_too_many_ranks(void **state)
 {
-    (void) state;
     static const char *const sizes[][3] = {
         {"65536", "65536", "65536"}, {"65", "1", "1"}, {"8", "9", "1"}, {"2", "32", "2"}};
     char body[1024];
@@ -117,7 +114,6 @@ static void test_too_many_ranks(void **state)
 
 static void test_a_room_and_its_rank(void **state)
 {
-    (void) state;
     static const struct {
         const char *body, *why;
     } cases[] = {
@@ -155,7 +151,6 @@ static void test_a_room_and_its_rank(void **state)
 
 static void test_rooms(void **state)
 {
-    (void) state;
     static const struct {
         const char *body, *why;
     } cases[] = {
@@ -176,7 +171,6 @@ static void test_rooms(void **state)
 
 static void test_wildcards(void **state)
 {
-    (void) state;
     static const char *const wild[] = {"", "0.0.0.0", "::", "[::]", "*"};
     static const char *const tame[] = {"0.0.0.1", "127.0.0.1", "::1", "host"};
 

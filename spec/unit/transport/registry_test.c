@@ -125,7 +125,6 @@ static void expect_served(int tp, int port)
 
 static int setup(void **state)
 {
-    (void) state;
     authorization = peer = NULL;
     is_stranger = false;
     now_ms = 1000000;
@@ -135,7 +134,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     bt_kv_registry_free(registry);
     bt_text_fini(&answer.body);
     config = (bt_kv_registry_config_t){.token = NULL};
@@ -158,7 +156,6 @@ static int teardown(void **state)
 
 static void test_the_reference(void **state)
 {
-    (void) state;
     static const struct {
         const char *method, *target, *body;
         int status;
@@ -204,7 +201,6 @@ static void test_the_reference(void **state)
 
 static void test_info_and_ranks(void **state)
 {
-    (void) state;
     static const char *const members[][2] = {
         {"attn_tp_size", "2"},
         {"attn_cp_size", "1"},
@@ -250,7 +246,6 @@ static void test_info_and_ranks(void **state)
 
 static void test_what_may_be_left_out(void **state)
 {
-    (void) state;
     assert_int_equal(ask("PUT", "/route", PUT_SHORT), 200);
     assert_int_equal(ask("GET", INFO, ""), 200);
     expect_member("kv_cache_dtype", "null");
@@ -262,7 +257,6 @@ static void test_what_may_be_left_out(void **state)
 /* dp_size is attn_dp_size when system_dp_size is 1, else system_dp_size; the key likewise. */
 static void test_both_kinds_of_data_parallel(void **state)
 {
-    (void) state;
     char body[] = PUT_SHORT;
 
     for (int i = 0; i < 2; i++)
@@ -289,7 +283,6 @@ static void test_both_kinds_of_data_parallel(void **state)
 /* ---- a set, not a counter ---- */
 static void test_registering_again(void **state)
 {
-    (void) state;
     for (int i = 0; i < 5; i++)
         put_rank((put_t){.tp = 2, .tp_rank = 0, .port = 17000 + i});
     assert_int_equal(ask("GET", INFO, ""), 503);
@@ -303,7 +296,6 @@ static void test_registering_again(void **state)
 /* ---- restarts ---- */
 static void test_a_new_life_resets(void **state)
 {
-    (void) state;
     put_all(4, 17000, "first");
     expect_served(4, 17000);
     ask("POST", "/register_dp_rank", "{\"bootstrap_room\":5,\"dp_rank\":0}");
@@ -330,7 +322,6 @@ static void test_a_new_life_resets(void **state)
 
 static void test_another_shape_waits_until_it_is_whole(void **state)
 {
-    (void) state;
     put_all(2, 17000, NULL);
     for (int i = 0; i < 3; i++) {
         put_rank((put_t){.tp = 4, .tp_rank = i + 1, .port = 18001 + i});
@@ -349,7 +340,6 @@ static void test_another_shape_waits_until_it_is_whole(void **state)
 
 static void test_another_shape_when_all_old_ranks_are_back(void **state)
 {
-    (void) state;
     put_all(2, 17000, NULL);
     put_rank((put_t){.tp = 4, .tp_rank = 0, .port = 18000});
     put_rank((put_t){.tp = 4, .tp_rank = 0, .port = 18000}); /* a retry is no second rank */
@@ -363,7 +353,6 @@ static void test_another_shape_when_all_old_ranks_are_back(void **state)
 
 static void test_another_shape_after_the_ttl(void **state)
 {
-    (void) state;
     put_all(4, 17000, NULL);
     now_ms += 120000;
     put_rank((put_t){.tp = 2, .tp_rank = 0, .port = 18000});
@@ -380,7 +369,6 @@ static void test_another_shape_after_the_ttl(void **state)
 /* Two shapes aside, and one that was quiet too long: the parts of one never make another whole. */
 static void test_what_waits_is_not_mixed_either(void **state)
 {
-    (void) state;
     put_all(3, 17000, NULL);
     put_rank((put_t){.tp = 2, .tp_rank = 0, .port = 18000});
     put_rank((put_t){.tp = 2, .tp_rank = 1, .port = 19001, .page_size = 16});
@@ -397,7 +385,6 @@ static void test_what_waits_is_not_mixed_either(void **state)
 
 static void test_a_client_without_lives_after_one_with(void **state)
 {
-    (void) state;
     put_all(2, 17000, "first");
     put_rank((put_t){.tp = 2, .tp_rank = 0, .port = 18000});
     expect_served(2, 17000);
@@ -409,7 +396,6 @@ static void test_a_client_without_lives_after_one_with(void **state)
 /* ---- addresses ---- */
 static void test_wildcard_addresses(void **state)
 {
-    (void) state;
     static const char *const wildcards[] = {"0.0.0.0", "::", "[::]", ""};
 
     for (unsigned i = 0; i < 4; i++) {
@@ -451,7 +437,6 @@ static bool has_room(unsigned room)
 
 static void test_rooms_expire(void **state)
 {
-    (void) state;
     put_room(1);
     put_room(2);
     now_ms += 120000;
@@ -469,7 +454,6 @@ static void test_rooms_expire(void **state)
 
 static void test_rooms_are_bounded(void **state)
 {
-    (void) state;
     for (unsigned i = 0; i < 100; i++)
         put_room(i);
     assert_int_equal(stats().rooms, 8);
@@ -494,7 +478,6 @@ static int setup_small(void **state)
 
 static void test_other_bounds(void **state)
 {
-    (void) state;
     static char big[1000];
 
     put_all(8, 17000, NULL);
@@ -522,7 +505,6 @@ static int setup_token(void **state)
 
 static void test_token(void **state)
 {
-    (void) state;
     static const char *const wrong[] = {"",
                                         "s3cret",
                                         "Bearer",
@@ -554,7 +536,6 @@ static void test_token(void **state)
 /* ---- strangers ---- */
 static void test_strangers(void **state)
 {
-    (void) state;
     static const char *const targets[] = {INFO, "/register_dp_rank", "/query_dp_ranks", "/nowhere"};
 
     is_stranger = true;
@@ -577,7 +558,6 @@ static void test_strangers(void **state)
 /* Where a token is asked it is asked of all alike. */
 static void test_a_stranger_with_the_token(void **state)
 {
-    (void) state;
     is_stranger = true;
     assert_int_equal(put_rank((put_t){.tp = 1, .port = 17000}), 401);
     authorization = "Bearer s3cret";
@@ -586,7 +566,6 @@ static void test_a_stranger_with_the_token(void **state)
 
 static void test_bad_configurations(void **state)
 {
-    (void) state;
     static const bt_kv_registry_config_t bad[] = {
         {.token = ""}, {.max_ranks = UINT32_MAX}, {.max_rooms = UINT32_MAX}};
     bt_kv_registry_t *none = NULL;
@@ -600,7 +579,6 @@ static void test_bad_configurations(void **state)
 /* The sentences are registry_body_test.c's; here: a status, and nothing has changed. */
 static void test_a_refusal_changes_nothing(void **state)
 {
-    (void) state;
     const char *full = PUT_FULL;
 
     for (size_t n = 0; n < strlen(full); n++)

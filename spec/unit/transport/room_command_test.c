@@ -179,14 +179,12 @@ static void goes_well(const bt_kv_config_t *config, bool is_open_first)
 
 static void test_open_before_the_engine(void **state)
 {
-    (void) state;
     goes_well(NULL, true);
     goes_well(&by_hand, true);
 }
 
 static void test_open_after_the_engine(void **state)
 {
-    (void) state;
     goes_well(NULL, false);
     goes_well(&by_hand, false);
 }
@@ -194,7 +192,6 @@ static void test_open_after_the_engine(void **state)
 /* Progress comes with heartbeats while nothing else changes. */
 static void test_progress_is_told(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL, NULL);
@@ -215,7 +212,6 @@ static void test_progress_is_told(void **state)
 
 static void test_rooms_of_nobody_are_not_told(void **state)
 {
-    (void) state;
     bench_t b;
     rig_t rig;
 
@@ -237,7 +233,6 @@ static void test_rooms_of_nobody_are_not_told(void **state)
 /* ---- sources ---- */
 static void test_no_gateway_no_source(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_room_t room = 7;
 
@@ -258,7 +253,6 @@ static void test_no_gateway_no_source(void **state)
 /* Two senders, one receiver: which part comes from which is the engine's to say; the gateway names them. */
 static void test_another_number_of_ranks(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_peer_t peers[4];
     uint32_t count = 0;
@@ -303,7 +297,6 @@ static void test_another_number_of_ranks(void **state)
 
 static void test_the_source_of_the_own_rank(void **state)
 {
-    (void) state;
     bench_t b;
 
     fake_open(&b.fake);
@@ -325,7 +318,6 @@ static void test_the_source_of_the_own_rank(void **state)
 /* ---- aborts ---- */
 static void test_abort_before_the_engine(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_control_t marker;
 
@@ -362,7 +354,6 @@ static void test_abort_before_the_engine(void **state)
 /* phase 0: the receiver waits for its announcement to be answered; 1: half of the pages are there. */
 static void test_abort_of_an_open_room(void **state)
 {
-    (void) state;
     bench_t b;
 
     for (int phase = 0; phase < 2; phase++) {
@@ -390,7 +381,6 @@ static void test_abort_of_an_open_room(void **state)
 
 static void test_the_engine_never_opens_it(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_control_t m = {
         .type = BT_KV_CONTROL_OPEN,
@@ -458,7 +448,6 @@ static void repaired(enum loss loss, const bt_kv_config_t *config, bool is_annou
 
 static void test_repaired_after_its_sender_closed(void **state)
 {
-    (void) state;
     repaired(CLOSES, NULL, true);
     repaired(CLOSES, &by_hand, true);
     repaired(CLOSES, NULL, false);
@@ -466,7 +455,6 @@ static void test_repaired_after_its_sender_closed(void **state)
 
 static void test_repaired_after_its_sender_aborted(void **state)
 {
-    (void) state;
     repaired(ABORTS, NULL, true);
     repaired(ABORTS, &by_hand, true);
     repaired(ABORTS, NULL, false);
@@ -474,7 +462,6 @@ static void test_repaired_after_its_sender_aborted(void **state)
 
 static void test_repaired_after_its_sender_stopped(void **state)
 {
-    (void) state;
     repaired(STOPS, NULL, true);
     repaired(STOPS, &by_hand, true);
 }
@@ -482,7 +469,6 @@ static void test_repaired_after_its_sender_stopped(void **state)
 /* Nobody listens at the sender's address. */
 static void test_repaired_after_no_connection(void **state)
 {
-    (void) state;
     bench_t b;
     rig_side_t nobody;
 
@@ -524,7 +510,6 @@ static void orphaned(bench_t *b, uint32_t repair_ms, bt_kv_room_t *recv_p)
 
 static void test_no_other_sender_comes(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_room_t recv;
 
@@ -542,7 +527,6 @@ static void test_no_other_sender_comes(void **state)
 /* An orphan's own deadline goes on counting. */
 static void test_an_orphan_is_not_for_ever(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, &(bt_kv_config_t){.bootstrap_ms = 400}, NULL);
@@ -559,7 +543,6 @@ static void test_an_orphan_is_not_for_ever(void **state)
 
 static void test_no_repair_is_wanted(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_room_t recv;
 
@@ -571,7 +554,6 @@ static void test_no_repair_is_wanted(void **state)
 
 static void test_abort_of_an_orphan(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_room_t recv;
 
@@ -586,7 +568,6 @@ static void test_abort_of_an_orphan(void **state)
 
 static void test_the_gateway_is_lost_while_it_waits(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_room_t recv;
 
@@ -601,7 +582,6 @@ static void test_the_gateway_is_lost_while_it_waits(void **state)
 /* Another process at the gateway's port knows nothing of the orphan, so nobody would repair it. */
 static void test_another_gateway_comes_while_it_waits(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_room_t recv;
 
@@ -617,7 +597,6 @@ static void test_another_gateway_comes_while_it_waits(void **state)
 /* A gateway that was away for a moment repairs what it hears of when it is back. */
 static void test_repaired_after_the_gateway_came_back(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_room_t recv;
 
@@ -638,7 +617,6 @@ static void test_repaired_after_the_gateway_came_back(void **state)
 /* The second sender may be the first agent again, under another room: its tag is the same, so it waits for the old end. */
 static void test_repaired_by_the_same_agent(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_room_t recv;
 
@@ -656,7 +634,6 @@ static void test_repaired_by_the_same_agent(void **state)
 /* And again, and again: every sender gives up in turn, at two agents. */
 static void test_repaired_many_times(void **state)
 {
-    (void) state;
     bench_t b;
     bt_kv_room_t recv;
 
@@ -689,7 +666,6 @@ static bool is_pulled(const bench_t *b)
 
 static void test_replaced_and_released_when_the_old_one_is_quiet(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL, &by_hand);
@@ -731,7 +707,6 @@ static void test_replaced_and_released_when_the_old_one_is_quiet(void **state)
 /* The same agent is named again while its first room is still well: the second announcement waits until the first end is quiet. */
 static void test_replaced_by_another_room_of_the_same_agent(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL, &by_hand);
@@ -757,7 +732,6 @@ static void test_replaced_by_another_room_of_the_same_agent(void **state)
 /* The old one never comes back: release_ms bounds the wait. */
 static void test_replaced_and_released_by_time(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, &(bt_kv_config_t){.release_ms = 100}, &by_hand);
@@ -779,7 +753,6 @@ static void test_replaced_and_released_by_time(void **state)
 
 static void test_a_source_before_the_engine(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL, NULL);
@@ -799,7 +772,6 @@ static void test_a_source_before_the_engine(void **state)
 /* Bytes have moved: the room stays with its sender, and its state is told once more. */
 static void test_a_source_that_comes_too_late(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL, NULL);
@@ -827,7 +799,6 @@ static void test_a_source_that_comes_too_late(void **state)
 /* The first byte was there: the room fails as ever. */
 static void test_lost_after_the_first_byte(void **state)
 {
-    (void) state;
     bench_t b;
 
     bench_open(&b, NULL, NULL);
@@ -846,7 +817,6 @@ static void test_lost_after_the_first_byte(void **state)
 /* Two gateways before the same workers: neither ends the other's rooms. */
 static void test_an_abort_of_another_gateways_room(void **state)
 {
-    (void) state;
     bench_t b;
     fake_t second;
     uint32_t count = 0;

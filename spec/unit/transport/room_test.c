@@ -16,7 +16,6 @@ static bool may(int from, int to)
 
 static void test_the_table_is_the_picture(void **state)
 {
-    (void) state;
     for (int from = 0; from < BT_KV_ROOM_STATES; from++)
         for (int to = 0; to < 8; to++)
             assert_int_equal(bt_kv_room_next[from] >> to & 1, may(from, to));
@@ -25,7 +24,6 @@ static void test_the_table_is_the_picture(void **state)
 /* Every walk of the table, by the real moves. */
 static void test_moves_obey_the_table(void **state)
 {
-    (void) state;
     bt_kv_rooms_t rooms;
     enum bt_kv_state now;
 
@@ -48,7 +46,6 @@ static void test_moves_obey_the_table(void **state)
 
 static void test_stale_handles_are_refused(void **state)
 {
-    (void) state;
     bt_kv_rooms_t rooms;
     bt_kv_room_t old, now, extra;
     enum bt_kv_state s;
@@ -74,7 +71,6 @@ static void test_stale_handles_are_refused(void **state)
 
 static void test_the_epoch_wraps_past_zero(void **state)
 {
-    (void) state;
     bt_kv_rooms_t rooms;
     bt_kv_room_t last, next;
     enum bt_kv_state s;
@@ -95,7 +91,6 @@ static void test_the_epoch_wraps_past_zero(void **state)
 /* A freed slot rests until 256 others have been used or none is fresh. */
 static void test_slots_rest(void **state)
 {
-    (void) state;
     bt_kv_rooms_t rooms;
     bt_kv_room_t room;
 
@@ -140,7 +135,6 @@ static void *poll_it(void *user)
 
 static void test_polls_from_many_threads_see_only_forward(void **state)
 {
-    (void) state;
     enum { THREADS = 4 };
     bt_kv_rooms_t rooms;
     pthread_t threads[THREADS];

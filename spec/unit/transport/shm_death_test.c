@@ -91,17 +91,14 @@ static void rounds(bool is_pool)
 
 static void test_pool(void **state)
 {
-    (void) state;
     rounds(true);
 }
 static void test_private(void **state)
 {
-    (void) state;
     rounds(false);
 }
 static void test_window(void **state)
 {
-    (void) state;
     bt_shm_hooks.probe_failures = -1;
     rounds(false);
     bt_shm_hooks = (bt_shm_hooks_t){0};
@@ -131,7 +128,6 @@ static void receive_and_fall(rig_t *rig, rig_link_t *link)
 
 static void test_receiver_killed_while_copying(void **state)
 {
-    (void) state;
     child_t c;
     rig_batch_t batches[3];
 
@@ -158,7 +154,6 @@ static void test_receiver_killed_while_copying(void **state)
 
 static void test_receiver_stopped_while_copying(void **state)
 {
-    (void) state;
     child_t c;
     rig_batch_t batch;
     int status;
@@ -208,7 +203,6 @@ static void send_for_ever(rig_t *rig, rig_link_t *link)
 
 static void test_sender_killed_while_it_is_read(void **state)
 {
-    (void) state;
     child_t c;
 
     spawn(&c, send_for_ever, false);
@@ -248,7 +242,6 @@ static void send_one(rig_t *rig, rig_link_t *link)
 
 static void test_no_note_from_a_dead_sender(void **state)
 {
-    (void) state;
     child_t c;
 
     spawn(&c, send_one, false);

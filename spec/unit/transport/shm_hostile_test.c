@@ -71,7 +71,6 @@ static void overlapping_rows(bt_shm_run_t *run)
 
 static void test_malformed_runs(void **state)
 {
-    (void) state;
     breaks(no_first, "malformed run");
     breaks(no_rows, "malformed run");
     breaks(no_bytes, "malformed run");
@@ -81,7 +80,6 @@ static void test_malformed_runs(void **state)
 
 static void test_a_batch_inside_a_batch(void **state)
 {
-    (void) state;
     pair_t p;
     pair_open(&p);
     bt_kv_mem_t *src = rig_pool(&p.a, MIB), *dst = rig_pool(&p.b, MIB);
@@ -96,7 +94,6 @@ static void test_a_batch_inside_a_batch(void **state)
 
 static void test_an_index_out_of_range(void **state)
 {
-    (void) state;
     static const uint64_t heads[] = {BT_SHM_RUNS + 1, UINT64_MAX, 1ull << 63};
     for (int i = 0; i < 3; i++) {
         pair_t p;
@@ -110,7 +107,6 @@ static void test_an_index_out_of_range(void **state)
 
 static void test_a_note_too_long(void **state)
 {
-    (void) state;
     pair_t p;
     pair_open(&p);
     bt_kv_mem_t *src = rig_pool(&p.a, MIB), *dst = rig_pool(&p.b, MIB);
@@ -123,7 +119,6 @@ static void test_a_note_too_long(void **state)
 
 static void test_acknowledging_what_was_not_sent(void **state)
 {
-    (void) state;
     for (int i = 0; i < 2; i++) {
         pair_t p;
         rig_batch_t batch;
@@ -149,7 +144,6 @@ static void test_acknowledging_what_was_not_sent(void **state)
 /* Well-formed, but not its place: the batch is refused, others go on. */
 static void test_places_that_are_not_granted(void **state)
 {
-    (void) state;
     pair_t p;
     rig_batch_t batch;
     char bytes[64] = "private";
@@ -199,7 +193,6 @@ static void test_places_that_are_not_granted(void **state)
 /* Memory that has gone at the sender: the batch fails at both ends, nothing else. */
 static void test_unreadable_source(void **state)
 {
-    (void) state;
     pair_t p;
     rig_batch_t batch, next;
 
@@ -230,7 +223,6 @@ static void cancel_while_copying(void)
 
 static void test_no_note_for_pages_given_back_meanwhile(void **state)
 {
-    (void) state;
     for (int i = 0; i < 2; i++) {
         pair_t p;
         rig_batch_t batch;
@@ -292,7 +284,6 @@ static void scribble(bt_shm_area_t *area)
 
 static void test_scribbles(void **state)
 {
-    (void) state;
     bt_rand_seed(2026);
     uint32_t broken = 0, written = 0;
     for (int round = 0; round < 150; round++) {
@@ -322,7 +313,6 @@ static void test_scribbles(void **state)
 /* ---- descriptors ---- */
 static void test_a_ring_without_seals(void **state)
 {
-    (void) state;
     pair_t p;
     bt_shm_hooks.no_seal = true;
     pair_open(&p);
@@ -334,7 +324,6 @@ static void test_a_ring_without_seals(void **state)
 
 static void test_a_pool_without_seals(void **state)
 {
-    (void) state;
     pair_t p;
     pair_open(&p);
     bt_shm_hooks.no_seal = true;
@@ -359,7 +348,6 @@ static void refuses_region(int fd, uint64_t size, const char *why)
 
 static void test_pools_that_are_something_else(void **state)
 {
-    (void) state;
     int small = memfd_create("small", MFD_ALLOW_SEALING);
     assert_int_equal(ftruncate(small, 4096), 0);
     assert_true(bt_shm_seal(small));
@@ -373,7 +361,6 @@ static void test_pools_that_are_something_else(void **state)
 
 static void test_nobody_else_can_write_a_ring_or_pool(void **state)
 {
-    (void) state;
     pair_t p;
     pair_open(&p);
     bt_kv_mem_t *src = rig_pool(&p.a, MIB);
@@ -406,7 +393,6 @@ static void sends(uint32_t type, const char *why)
 
 static void test_messages_out_of_turn(void **state)
 {
-    (void) state;
     sends(BT_SHM_HELLO, "malformed greeting");
     sends(BT_SHM_VERDICT, "unexpected message 2");
     sends(4711, "unexpected message 4711");
@@ -458,7 +444,6 @@ static void nobody_there(bt_shm_offer_t *offer)
 
 static void test_offers(void **state)
 {
-    (void) state;
     size_t size = sizeof(bt_shm_offer_t);
     offered(no_lie, 0, "malformed offer");
     offered(no_lie, size - 1, "malformed offer");
@@ -470,7 +455,6 @@ static void test_offers(void **state)
 
 static void test_strangers_at_the_socket(void **state)
 {
-    (void) state;
     pair_t p;
     bt_shm_msg_t msg = {.type = BT_SHM_HELLO, .cookie = {1, 2, 3}};
     int silent[80], liar, noisy;
@@ -504,7 +488,6 @@ static void test_strangers_at_the_socket(void **state)
 
 static void test_another_user_is_turned_away(void **state)
 {
-    (void) state;
     pair_t p;
     int ready[2], status;
 

@@ -7,7 +7,6 @@
 
 static void test_opens_and_describes(void **state)
 {
-    (void) state;
     pair_t p;
     char text[300];
 
@@ -97,7 +96,6 @@ static void shapes(pair_t *p, bt_kv_mem_t *src, bt_kv_mem_t *dst)
 
 static void test_shapes(void **state)
 {
-    (void) state;
     pair_t p;
 
     bt_rand_seed(5);
@@ -113,7 +111,6 @@ static void test_shapes(void **state)
 
 static void test_shapes_through_the_window(void **state)
 {
-    (void) state;
     pair_t p;
     char text[300];
 
@@ -137,7 +134,6 @@ static void test_shapes_through_the_window(void **state)
 
 static void test_a_grant_makes_the_pull_possible(void **state)
 {
-    (void) state;
     pair_t p;
 
     bt_shm_hooks.probe_failures = 2; /* one of each side's */
@@ -151,7 +147,6 @@ static void test_a_grant_makes_the_pull_possible(void **state)
 
 static void test_neither_pull_nor_window(void **state)
 {
-    (void) state;
     pair_t p;
 
     bt_shm_hooks.probe_failures = -1;
@@ -166,7 +161,6 @@ static void test_neither_pull_nor_window(void **state)
 
 static void test_a_pool_that_cannot_be_mapped_is_pulled(void **state)
 {
-    (void) state;
     pair_t p;
 
     pair_open(&p);
@@ -180,7 +174,6 @@ static void test_a_pool_that_cannot_be_mapped_is_pulled(void **state)
 /* The message waits, as with a full socket, and its batch with it. */
 static void test_a_host_short_of_memory_is_no_end(void **state)
 {
-    (void) state;
     pair_t p;
 
     pair_open(&p);
@@ -195,7 +188,6 @@ static void test_a_host_short_of_memory_is_no_end(void **state)
 
 static void test_a_batch_longer_than_the_ring(void **state)
 {
-    (void) state;
     enum { RUNS = 3 * BT_SHM_RUNS + 17 };
     pair_t p;
     bt_kv_run_t *runs = calloc(RUNS, sizeof(*runs));
@@ -213,7 +205,6 @@ static void test_a_batch_longer_than_the_ring(void **state)
 
 static void test_back_pressure_and_order(void **state)
 {
-    (void) state;
     enum { N = 3000 };
     pair_t p;
     rig_batch_t *batches = calloc(N, sizeof(*batches));
@@ -247,7 +238,6 @@ static void test_back_pressure_and_order(void **state)
 
 static void test_both_directions_at_once(void **state)
 {
-    (void) state;
     pair_t p;
     rig_batch_t there[50], back[50];
 
@@ -271,7 +261,6 @@ static void test_both_directions_at_once(void **state)
 
 static void test_regions_come_and_go(void **state)
 {
-    (void) state;
     pair_t p;
     rig_batch_t batch;
 
@@ -292,7 +281,6 @@ static void test_regions_come_and_go(void **state)
 
 static void test_more_regions_than_the_socket_holds(void **state)
 {
-    (void) state;
     enum { N = 700 };
     static bt_kv_mem_t mems[N];
     pair_t p;
@@ -357,19 +345,16 @@ static void drained(bool window)
 
 static void test_drain(void **state)
 {
-    (void) state;
     drained(false);
 }
 
 static void test_drain_of_the_window(void **state)
 {
-    (void) state;
     drained(true);
 }
 
 static void test_close_gives_batches_back_once(void **state)
 {
-    (void) state;
     pair_t p;
     rig_batch_t batches[10];
 
@@ -393,7 +378,6 @@ static void test_close_gives_batches_back_once(void **state)
 
 static void test_two_receivers(void **state)
 {
-    (void) state;
     pair_t p;
     rig_t c;
     int fds[2];
@@ -423,7 +407,6 @@ static void test_two_receivers(void **state)
 
 static void test_a_device_buffer_is_refused(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_mem_t mem = {.id = 1, .size = 4096, .fd = 0};
 

@@ -65,7 +65,6 @@ static void *play(void *arg)
 
 static void test_no_wake_up_is_lost_between_processes(void **state)
 {
-    (void) state;
     rig_t rig;
     int fds[2], status;
 
@@ -90,7 +89,6 @@ static void test_no_wake_up_is_lost_between_processes(void **state)
 
 static void test_no_wake_up_is_lost_between_threads(void **state)
 {
-    (void) state;
     pair_t p;
     pthread_t other;
 
@@ -206,13 +204,11 @@ static void post_and_drain(bool window)
 
 static void test_posts_and_drains_beside_the_agents_thread(void **state)
 {
-    (void) state;
     post_and_drain(false);
 }
 
 static void test_the_same_through_the_window(void **state)
 {
-    (void) state;
     post_and_drain(true);
 }
 
@@ -230,7 +226,6 @@ static void copy_late(void)
 
 static void test_close_waits_for_the_copy(void **state)
 {
-    (void) state;
     for (int round = 0; round < 3; round++) {
         pair_t p;
         worker_t wb;
@@ -282,7 +277,6 @@ static void *post_at_the_moment(void *arg)
 
 static void test_a_post_at_the_moment_of_arming(void **state)
 {
-    (void) state;
     pair_t p;
     pthread_t other;
 

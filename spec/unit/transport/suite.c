@@ -56,25 +56,21 @@ static void whole_room(const bt_kv_config_t *config)
 
 static void test_whole_room(void **state)
 {
-    (void) state;
     whole_room(NULL);
 }
 
 static void test_whole_room_with_crc(void **state)
 {
-    (void) state;
     whole_room(&(bt_kv_config_t){.crc = true});
 }
 
 static void test_caller_mode(void **state)
 {
-    (void) state;
     whole_room(&(bt_kv_config_t){.progress = BT_KV_PROGRESS_CALLER});
 }
 
 static void test_chunks_and_layers_in_any_order(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_chunk_t chunks[] = {
         {.first = 4, .pages = from + 4, .page_count = 4, .buffer_first = 0, .buffer_count = 1},
@@ -96,7 +92,6 @@ static void test_chunks_and_layers_in_any_order(void **state)
 
 static void test_announced_before_the_sender_opens(void **state)
 {
-    (void) state;
     rig_t rig;
     uint32_t pages = 0, prefix = 0;
 
@@ -118,7 +113,6 @@ static void test_announced_before_the_sender_opens(void **state)
 
 static void test_everything_is_prefix(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_open(&rig, NULL);
@@ -133,7 +127,6 @@ static void test_everything_is_prefix(void **state)
 
 static void test_two_receivers(void **state)
 {
-    (void) state;
     rig_t rig, second;
     uint32_t other[8];
 
@@ -159,7 +152,6 @@ static void test_two_receivers(void **state)
 /* Two prefill ranks with half of the heads each: a page is 8 rows (tokens); a receiver's row is 128 bytes, a sender's 64. */
 static void test_slices_of_two_sources(void **state)
 {
-    (void) state;
     rig_t rig;
     rig_side_t rank1;
     bt_kv_room_t recv, send[2];
@@ -209,7 +201,6 @@ static void test_slices_of_two_sources(void **state)
 
 static void test_dummy_sender(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_room_t room;
 
@@ -228,7 +219,6 @@ static void test_dummy_sender(void **state)
 /* Many rooms at once on one link; none is refused below max_rooms, the next one is. */
 static void test_many_rooms(void **state)
 {
-    (void) state;
     enum { ROOMS = 200 };
     rig_t rig;
     bt_kv_room_t recv[ROOMS], send[ROOMS], extra;
@@ -259,7 +249,6 @@ static void test_many_rooms(void **state)
 
 static void test_the_event_fd(void **state)
 {
-    (void) state;
     rig_t rig;
     uint64_t count = 0;
 
@@ -323,7 +312,6 @@ static void abort_at(bool by_sender, int phase)
 
 static void test_abort_by_either_side_in_each_phase(void **state)
 {
-    (void) state;
     for (int phase = 0; phase < 3; phase++) {
         abort_at(true, phase);
         abort_at(false, phase);
@@ -333,7 +321,6 @@ static void test_abort_by_either_side_in_each_phase(void **state)
 /* Announced, given up, and only then does the sender open: it hears of it at once, once. */
 static void test_a_receiver_that_left_early(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_open(&rig, NULL);
@@ -357,7 +344,6 @@ static void test_a_receiver_that_left_early(void **state)
  * heard of room 5, too, because one connection carries both. */
 static void test_a_receiver_that_left_and_came_back(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_open(&rig, NULL);
@@ -379,7 +365,6 @@ static void test_a_receiver_that_left_and_came_back(void **state)
 /* Given up before the two agents have even spoken: the sender hears of it as soon as they do, whether its room is open by then or not. */
 static void test_a_receiver_that_left_before_it_was_heard(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_room_t send[2];
 
@@ -402,7 +387,6 @@ static void test_a_receiver_that_left_before_it_was_heard(void **state)
 
 static void test_release_aborts(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_open(&rig, NULL);
@@ -421,7 +405,6 @@ static void test_release_aborts(void **state)
 /* Once a room has failed, a sender that stands still keeps its own pages, and the receiver's only where it can write them. */
 static void test_a_sender_that_stands_still(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_room_stats_t stats;
 
@@ -472,7 +455,6 @@ static void fails_with(uint32_t sent_pages, const uint32_t *pages, uint32_t twic
 
 static void test_wrong_page_totals(void **state)
 {
-    (void) state;
     fails_with(5, from, 0, "5 pages in all, 6 were announced");
     fails_with(8, from, 0, "a chunk reaches to page 8");
     fails_with(3, from, 3, "sent some pages twice");
@@ -480,7 +462,6 @@ static void test_wrong_page_totals(void **state)
 
 static void test_missing_piece(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_open(&rig, NULL);
@@ -495,7 +476,6 @@ static void test_missing_piece(void **state)
 
 static void test_layouts_that_do_not_match(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_side_open(&rig.from, "prefill", NULL, 7, 512, 512);
@@ -512,7 +492,6 @@ static void test_layouts_that_do_not_match(void **state)
 
 static void test_a_third_receiver_is_refused(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_room_t copy;
 
@@ -533,7 +512,6 @@ static void test_a_third_receiver_is_refused(void **state)
 
 static void test_bad_arguments(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_room_t room = 1;
 
@@ -612,7 +590,6 @@ static void closes_at(bool is_sender, int phase)
 
 static void test_peer_closes_in_each_phase(void **state)
 {
-    (void) state;
     for (int phase = 0; phase < 3; phase++) {
         closes_at(true, phase);
         closes_at(false, phase);
@@ -621,7 +598,6 @@ static void test_peer_closes_in_each_phase(void **state)
 
 static void test_nobody_is_there(void **state)
 {
-    (void) state;
     rig_t rig;
     bt_kv_room_t room;
 
@@ -644,7 +620,6 @@ static void test_nobody_is_there(void **state)
 
 static void test_tokens_must_match(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_side_open(&rig.from, "prefill", &(bt_kv_config_t){.token = "sesame"}, 7, 1024, 1024);
@@ -659,7 +634,6 @@ static void test_tokens_must_match(void **state)
 
 static void test_timeouts_of_each_phase(void **state)
 {
-    (void) state;
     rig_t rig;
 
     rig_open(&rig, &(bt_kv_config_t){.bootstrap_ms = 150});
@@ -685,7 +659,6 @@ static void test_timeouts_of_each_phase(void **state)
 
 static void test_describe_names_the_peer(void **state)
 {
-    (void) state;
     rig_t rig;
     char text[1024];
     bt_kv_agent_stats_t stats;

@@ -117,7 +117,6 @@ static void test_wrong_greetings(void **state)
 {
     hostile_t h;
     int fd;
-    (void) state;
 
     hostile_open(&h);
     h.token[3] ^= 1; /* not the token */
@@ -158,7 +157,6 @@ static void test_wrong_greetings(void **state)
 /* Agents with a token: whoever has read on the control connection what one has told the other is not let in by it. */
 static void test_what_was_told_is_bound(void **state)
 {
-    (void) state;
     hostile_t h;
 
     rig_hooks.bind = 0x55;
@@ -181,7 +179,6 @@ static void test_silent_guests(void **state)
 {
     int fds[BT_TCP_GUESTS_MAX + 8];
     hostile_t h;
-    (void) state;
 
     hostile_open(&h);
     for (uint32_t i = 0; i < BT_TCP_GUESTS_MAX + 8; i++) {
@@ -205,7 +202,6 @@ static void test_silent_guests(void **state)
 static void test_nobody_connects(void **state)
 {
     hostile_t h;
-    (void) state;
 
     hostile_open(&h);
     tcp_path(h.in)->deadline_ms = bt_clock_ms(); /* five seconds later */
@@ -222,7 +218,6 @@ static void test_every_split(void **state)
                             {.region = 1, .bytes = 10, .offset = 5000, .rows = 5, .stride = 64}};
     uint8_t bytes[1024], payload[BYTES], ack[2 * BT_TCP_SHORT_BYTES];
     hostile_t h;
-    (void) state;
 
     hostile_join(&h);
     runs[0].region = runs[1].region = h.dst->id;
@@ -283,7 +278,6 @@ static void test_malformed_frames(void **state)
     bt_tcp_run_t run = {.region = 1, .bytes = 100, .rows = 1};
     bt_tcp_head_t good = {.flags = BT_TCP_LAST, .run_count = 1, .bytes = 100, .blocks = 1}, head;
     uint8_t bytes[64] = {0x7f};
-    (void) state;
 
     ends(bytes, sizeof(bytes), "unknown type");
     bytes[0] = BT_TCP_WELCOME;
@@ -329,7 +323,6 @@ static void test_batches_out_of_order(void **state)
     bt_tcp_head_t head = {.run_count = 1, .bytes = 1, .tag = 4, .number = 9};
     uint8_t bytes[300] = {0};
     size_t n;
-    (void) state;
 
     n = block(bytes, head, &run, 0) + 1;
     head.number += BT_TCP_SLOTS; /* its slot is taken */
@@ -370,7 +363,6 @@ static void test_wild_destinations(void **state)
     };
     uint8_t bytes[300], ack[BT_TCP_SHORT_BYTES];
     hostile_t h;
-    (void) state;
 
     hostile_join(&h);
     for (uint32_t i = 0; i < sizeof(wild) / sizeof(wild[0]); i++) {
@@ -417,7 +409,6 @@ static void test_a_peer_that_does_not_read(void **state)
     bt_tcp_head_t head = {.flags = BT_TCP_LAST, .run_count = 1, .bytes = 1, .blocks = 1, .tag = 1};
     uint8_t bytes[100] = {0}, ack[BT_TCP_SHORT_BYTES];
     hostile_t h;
-    (void) state;
 
     hostile_join(&h);
     bt_tcp_conn_t *conn = tcp_path(h.in)->conns[0];
@@ -453,7 +444,6 @@ static void test_nobody_listens(void **state)
     uint8_t text[200] = {'O'};
     bt_tcp_offer_t offer = {
         .port = 1, .addresses = {INADDR_LOOPBACK, 0x7f000002}, .address_count = 2};
-    (void) state;
 
     rig_open(&tx, &bt_kv_tcp_ops);
     rig_sockets(fds);
@@ -473,7 +463,6 @@ static void test_the_second_address_serves(void **state)
 {
     tcp_pair_t pair;
     rig_batch_t b;
-    (void) state;
 
     rig_open(&pair.tx, &bt_kv_tcp_ops);
     rig_open(&pair.rx, &bt_kv_tcp_ops);
@@ -500,7 +489,6 @@ static void test_messages_that_make_no_sense(void **state)
     bt_kv_path_t *path;
     int fds[2];
     uint8_t text[BT_KV_OFFER_BYTES] = {0};
-    (void) state;
 
     rig_open(&tx, &bt_kv_tcp_ops);
     rig_sockets(fds);

@@ -9,7 +9,6 @@ static void test_opens_and_describes(void **state)
 {
     tcp_pair_t pair;
     char text[300];
-    (void) state;
 
     pair_open(&pair, 4, MIB);
     assert_true(pair.tx.ops->describe(pair.out->path, text, sizeof(text)) > 0);
@@ -48,7 +47,6 @@ static void shapes(uint32_t streams)
 
 static void test_scattered_pages(void **state)
 {
-    (void) state;
     shapes(1);
     shapes(4);
 }
@@ -88,7 +86,6 @@ static void strides(uint32_t streams)
 
 static void test_large_runs_and_rows(void **state)
 {
-    (void) state;
     strides(1);
     strides(4);
 }
@@ -101,7 +98,6 @@ static void test_many_small_batches(void **state)
     tcp_pair_t pair;
     uint32_t over = 0;
     uint64_t sum = 0;
-    (void) state;
 
     pair_open(&pair, 4, MIB);
     for (uint32_t i = 0; i < COUNT; i++) { /* more than there are slots: the rest waits */
@@ -125,7 +121,6 @@ static void test_many_small_batches(void **state)
 static void test_small_socket_buffers(void **state)
 {
     const size_t all = (BT_ASAN || BT_TSAN ? 20 : 100) * MIB;
-    (void) state;
 
     for (uint32_t streams = 1; streams <= 4; streams += 3) {
         tcp_pair_t pair;
@@ -146,7 +141,6 @@ static void test_both_directions_at_once(void **state)
 {
     tcp_pair_t pair;
     rig_batch_t there, back;
-    (void) state;
 
     pair_open(&pair, 2, 8 * MIB);
     fill_random(pair.dst, 9);
@@ -172,7 +166,6 @@ static void test_refused_bytes_are_discarded(void **state)
 {
     tcp_pair_t pair;
     rig_batch_t bad, good;
-    (void) state;
 
     for (uint32_t streams = 1; streams <= 4; streams += 3) {
         pair_open(&pair, streams, 16 * MIB);
@@ -202,7 +195,6 @@ static void test_a_run_beyond_the_region_is_refused(void **state)
 {
     tcp_pair_t pair;
     rig_batch_t b;
-    (void) state;
 
     pair_open(&pair, 1, MIB);
     bt_kv_run_t run = plain_run(&pair, 0, MIB - 100, 101);
@@ -221,7 +213,6 @@ static void test_drain_of_a_sender(void **state)
     const size_t each = 18 * MIB; /* more than four plans hold */
     static rig_batch_t b[COUNT];
     static bt_kv_run_t runs[COUNT];
-    (void) state;
 
     for (uint32_t streams = 1; streams <= 4; streams += 3) {
         tcp_pair_t pair;
@@ -256,7 +247,6 @@ static void test_drain_of_a_sender(void **state)
 static void test_rooms_that_fail_again_and_again(void **state)
 {
     tcp_pair_t pair;
-    (void) state;
 
     pair_open(&pair, 4, 8 * MIB);
     for (uint32_t round = 0; round < 1000; round++) {
@@ -278,7 +268,6 @@ static void test_close_gives_batches_back_once(void **state)
     tcp_pair_t pair;
     rig_batch_t b[40];
     static bt_kv_run_t runs[40];
-    (void) state;
 
     pair_open(&pair, 2, 40 * MIB);
     for (uint32_t i = 0; i < 40; i++) {
@@ -301,7 +290,6 @@ static void test_the_connection_ends_anywhere(void **state)
 {
     enum { FRAME = BT_TCP_BLOCK_HEAD_BYTES + BT_TCP_RUN_BYTES + 8 + 2900 };
     uint8_t bytes[FRAME];
-    (void) state;
 
     for (uint32_t at = 0; at < FRAME; at += 37) {
         tcp_pair_t pair;
@@ -346,7 +334,6 @@ static void test_sleepers_wake(void **state)
     tcp_pair_t pair;
     receiver_t r = {.pair = &pair, .wanted = ROUNDS};
     pthread_t thread;
-    (void) state;
 
     pair_open(&pair, 2, 4 * MIB);
     assert_int_equal(pthread_create(&thread, NULL, receive, &r), 0);
@@ -384,7 +371,6 @@ static void test_post_wakes_a_sleeper(void **state)
     tcp_pair_t pair;
     receiver_t r = {.pair = &pair, .wanted = 200};
     pthread_t poster, receiver;
-    (void) state;
 
     pair_open(&pair, 1, 4 * MIB);
     p.pair = &pair;

@@ -25,7 +25,6 @@ __attribute__((unused)) static rig_batch_t batch, batches[256];
 
 static inline int setup(void **state)
 {
-    (void) state;
     bt_verbs_tuning = tuning_kept;
     unsetenv("BATON_KV_RDMA_COMPLETION");
     verbs_fake_open(4);
@@ -34,7 +33,6 @@ static inline int setup(void **state)
 
 static inline int teardown(void **state)
 {
-    (void) state;
     unsigned left = verbs_fake_close();
     if (left > 0)
         fprintf(stderr, "%u verbs objects were not given back\n", left);

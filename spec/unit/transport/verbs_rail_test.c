@@ -20,7 +20,6 @@ static int open_with(const char *devices, int gid_index, char *err, size_t size)
 
 static void test_open(void **state)
 {
-    (void) state;
     char err[200];
 
     assert_int_equal(open_with(NULL, 0, err, sizeof(err)), 0);
@@ -46,7 +45,6 @@ static void test_open(void **state)
 
 static void test_no_common_mode(void **state)
 {
-    (void) state;
     uint8_t offer[64];
     bt_kv_path_t *path;
     bt_kv_config_t config = {.name = "x"};
@@ -73,7 +71,6 @@ static void test_no_common_mode(void **state)
 
 static void test_memory(void **state)
 {
-    (void) state;
     bt_kv_config_t config = {.name = "x", .rdma_devices = "fake0,fake1"};
     bt_kv_mem_t mem = {.id = 1, .size = 8192, .fd = 0, .fd_offset = 4096};
     uint8_t key[64];
@@ -131,7 +128,6 @@ static bool is_overlay(uint32_t ifindex)
 
 static void test_gid_choice(void **state)
 {
-    (void) state;
     enum { IB = IBV_GID_TYPE_IB, V1 = IBV_GID_TYPE_ROCE_V1, V2 = IBV_GID_TYPE_ROCE_V2 };
     static const struct {
         const char *what;

@@ -4,7 +4,6 @@
 /* ---- several rails ---- */
 static void test_stripes(void **state)
 {
-    (void) state;
     pair_open("fake0,fake1", "fake2,fake3");
     send_pages(256, 8); /* 1 MiB */
     PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == 1);
@@ -20,7 +19,6 @@ static void test_stripes(void **state)
 
 static void test_stripes_in_any_order(void **state)
 {
-    (void) state;
     for (unsigned late = 0; late < 2; late++) {
         setup(NULL);
         pair_open("fake0,fake1", "fake2,fake3");
@@ -51,7 +49,6 @@ static void test_stripes_in_any_order(void **state)
 
 static void test_unequal_rails(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake2,fake3");
     send_pages(256, 8);
     PAIR_UNTIL(batch.over == 1 && pair.lb->note_count == 1);
@@ -99,7 +96,6 @@ static void fail_a_rail(uint32_t mode, unsigned rail, unsigned at, bool delivers
 
 static void test_rail_fails(void **state)
 {
-    (void) state;
     for (unsigned mode = BT_VERBS_IMM; mode <= BT_VERBS_CONTROL; mode *= 2)
         for (unsigned rail = 0; rail < 2; rail++)
             for (unsigned at = 1; at <= 34; at += at < 4 || at > 30 ? 1 : 9) {
@@ -111,7 +107,6 @@ static void test_rail_fails(void **state)
 
 static void test_rail_comes_back(void **state)
 {
-    (void) state;
     bt_verbs_tuning.pause_ms = 0;
     pair_open("fake0,fake1", "fake2,fake3");
     for (unsigned round = 1; round <= 5; round++) {
@@ -133,7 +128,6 @@ static void test_rail_comes_back(void **state)
 /* A probe that fails costs nothing but another pause. */
 static void test_probe_fails(void **state)
 {
-    (void) state;
     bt_verbs_tuning.pause_ms = 0;
     pair_open("fake0,fake1", "fake2,fake3");
     verbs_fake_options(1)->fail_after = 2;
@@ -150,7 +144,6 @@ static void test_probe_fails(void **state)
 
 static void test_rail_waits_out_its_pause(void **state)
 {
-    (void) state;
     pair_open("fake0,fake1", "fake2,fake3");
     verbs_fake_options(1)->fail_after = 2;
     verbs_fake_options(1)->fail_status = IBV_WC_RETRY_EXC_ERR;
@@ -171,7 +164,6 @@ static void test_rail_waits_out_its_pause(void **state)
 
 static void test_last_rail_fails(void **state)
 {
-    (void) state;
     pair_open("fake0,fake1", "fake2,fake3");
     for (unsigned i = 0; i < 2; i++) {
         verbs_fake_options(i)->fail_after = 3;
@@ -186,7 +178,6 @@ static void test_last_rail_fails(void **state)
 
 static void test_rail_cannot_be_reached(void **state)
 {
-    (void) state;
     verbs_fake_options(3)->gids[0].gid.raw[15] = 0xee;
     pair_open("fake0,fake1", "fake2,fake3");
     send_pages(64, 1);
@@ -197,7 +188,6 @@ static void test_rail_cannot_be_reached(void **state)
 
 static void test_peer_cannot_be_reached(void **state)
 {
-    (void) state;
     verbs_fake_options(1)->gids[0].gid.raw[15] = 0xee;
     pair_start("fake0", "fake1");
     PAIR_UNTIL(pair.la->has_failed && pair.lb->has_failed);
@@ -210,7 +200,6 @@ static void test_peer_cannot_be_reached(void **state)
 /* The device holds everything back; of the batches before, one is posted in part and the rest waits. */
 static void test_drain_in_every_phase(void **state)
 {
-    (void) state;
     for (unsigned target = 0; target < 4; target++) {
         setup(NULL);
         bt_verbs_tuning.send_depth = 64;
@@ -247,7 +236,6 @@ static void test_drain_in_every_phase(void **state)
 /* The receiver's room has failed: true only when the sender has said that nothing is under way. */
 static void test_drain_of_a_receiver(void **state)
 {
-    (void) state;
     bt_verbs_tuning.send_depth = 16;
     pair_open("fake0", "fake1");
     verbs_fake_options(0)->holds = true;
@@ -277,7 +265,6 @@ static void test_drain_of_a_receiver(void **state)
 
 static void test_drain_revokes(void **state)
 {
-    (void) state;
     bt_verbs_tuning.drain_ms = 0;
     pair_open("fake0", "fake1");
     verbs_fake_options(0)->holds = true;
@@ -295,7 +282,6 @@ static void test_drain_revokes(void **state)
 /* Two rails, one of them stuck: the room's share on it moves, cancelled, to the other. */
 static void test_drain_of_a_stuck_rail(void **state)
 {
-    (void) state;
     bt_verbs_tuning.drain_ms = 0;
     pair_open("fake0,fake1", "fake2,fake3");
     verbs_fake_options(1)->holds = true;
@@ -320,7 +306,6 @@ static void test_drain_of_a_stuck_rail(void **state)
 
 static void test_drain_of_nothing(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     assert_false(rig_drain(pair.la, 5)); /* the peer is asked */
     assert_false(rig_drain(pair.lb, 6));
@@ -332,7 +317,6 @@ static void test_drain_of_nothing(void **state)
 /* The link is lost while the peer's answer is awaited: it never comes, so this side takes the peer's access away. */
 static void test_drain_without_a_link(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     verbs_fake_options(0)->holds = true;
     send_pages(100, 8);

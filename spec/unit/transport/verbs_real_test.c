@@ -49,25 +49,21 @@ static void check_mode(uint32_t modes)
 
 static void test_imm(void **state)
 {
-    (void) state;
     check_mode(BT_VERBS_IMM);
 }
 
 static void test_send(void **state)
 {
-    (void) state;
     check_mode(BT_VERBS_SEND);
 }
 
 static void test_control(void **state)
 {
-    (void) state;
     check_mode(BT_VERBS_CONTROL);
 }
 
 static void test_rows(void **state)
 {
-    (void) state;
     open_pair(BT_VERBS_IMM);
     runs[0] = pair_run(64, 4096, 128);
     runs[0].rows = 64;
@@ -88,7 +84,6 @@ static void test_rows(void **state)
 /* The window full, again and again; agents sleep when there is nothing. */
 static void test_many(void **state)
 {
-    (void) state;
     uint32_t posted = 0, total = 1000;
 
     open_pair(BT_VERBS_IMM);
@@ -115,7 +110,6 @@ static void test_many(void **state)
 
 static void test_wakes(void **state)
 {
-    (void) state;
     open_pair(BT_VERBS_IMM);
     while (rig_turn(&pair.a) + rig_turn(&pair.b) > 0)
         ;
@@ -132,7 +126,6 @@ static void test_wakes(void **state)
 
 static void test_bad_key(void **state)
 {
-    (void) state;
     open_pair(BT_VERBS_IMM);
     pair.b.ops->region_remove(pair.b.backend, pair.dst);
     pair_scatter(runs, 3);
@@ -150,7 +143,6 @@ static void test_bad_key(void **state)
 /* The peer's end is gone without a word, as when its process was killed. */
 static void test_peer_gone(void **state)
 {
-    (void) state;
     uint64_t began_ms;
 
     open_pair(BT_VERBS_IMM);
@@ -169,7 +161,6 @@ static void test_peer_gone(void **state)
 /* The receiver drains while the sender pumps: after the answer nothing is written. */
 static void test_drain(void **state)
 {
-    (void) state;
     open_pair(BT_VERBS_IMM);
     for (uint64_t round = 1; round <= 10; round++) {
         pair_scatter(runs, 256);
@@ -199,7 +190,6 @@ static void shell(const char *command)
 /* The wire is cut under way. With rails left the path lives, else both ends fail in bounded time. */
 static void test_link_down(void **state)
 {
-    (void) state;
     open_pair(BT_VERBS_IMM);
     pair_scatter(runs, 1000);
     assert_int_equal(rig_post(pair.la, &batch, 1, runs, 1000, 1), 0);
@@ -218,7 +208,6 @@ static void test_link_down(void **state)
 /* No port says anything: frames just vanish. Who sends finds out by himself, the other hears it on the control connection. */
 static void test_black_hole(void **state)
 {
-    (void) state;
     open_pair(BT_VERBS_IMM);
     pair_scatter(runs, 1000);
     assert_int_equal(rig_post(pair.la, &batch, 1, runs, 1000, 1), 0);
@@ -235,7 +224,6 @@ static void test_black_hole(void **state)
 /* One of two rails loses its other end under way: its half comes by the other rail, and after the pause it carries again. */
 static void test_rail_fails(void **state)
 {
-    (void) state;
     struct ibv_qp_attr error = {.qp_state = IBV_QPS_ERR};
 
     bt_verbs_tuning.pause_ms = 100;
@@ -288,7 +276,6 @@ static void rate_of(const char *what, uint32_t n)
 
 static void test_rate(void **state)
 {
-    (void) state;
     open_pair(BT_VERBS_IMM);
     runs[0] = pair_run(0, 0, PAIR_BYTES);
     rate_of("one run", 1);

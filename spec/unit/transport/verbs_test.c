@@ -19,25 +19,21 @@ static void check_mode(uint32_t mode, unsigned notices, unsigned immediates)
 
 static void test_imm(void **state)
 {
-    (void) state;
     check_mode(BT_VERBS_IMM | BT_VERBS_SEND, 1, 1);
 }
 
 static void test_send(void **state)
 {
-    (void) state;
     check_mode(BT_VERBS_SEND | BT_VERBS_CONTROL, 1, 0);
 }
 
 static void test_control(void **state)
 {
-    (void) state;
     check_mode(BT_VERBS_CONTROL, 0, 0);
 }
 
 static void test_both_ways(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     send_pages(10, 5);
     bt_kv_run_t back = {.src = pair.dst, .dst = pair.src->id, .bytes = 100, .rows = 1};
@@ -52,7 +48,6 @@ static void test_both_ways(void **state)
 /* Neither a note nor data is needed. */
 static void test_bare(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     assert_int_equal(rig_post(pair.la, &batches[0], 1, NULL, 0, 9), 0);
     assert_int_equal(rig_post(pair.la, &batches[1], 1, NULL, 0, 0), 0);
@@ -65,7 +60,6 @@ static void test_bare(void **state)
 
 static void test_notices_not_inline(void **state)
 {
-    (void) state;
     verbs_fake_options(0)->inline_max = 0;
     bt_verbs_tuning.send_depth = 8;
     pair_open("fake0", "fake1");
@@ -80,7 +74,6 @@ static void test_notices_not_inline(void **state)
 /* ---- messages ---- */
 static void test_gather(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     /* 20 scattered pages to 20 in a row: at most 8 pieces a message, so 3. */
     for (uint32_t i = 0; i < 20; i++)
@@ -96,7 +89,6 @@ static void test_gather(void **state)
 
 static void test_rows(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     runs[0] = pair_run(64, 4096, 128); /* strided here, dense there: 16 rows in 2 messages */
     runs[0].rows = 16;
@@ -116,7 +108,6 @@ static void test_rows(void **state)
 
 static void test_message_limit(void **state)
 {
-    (void) state;
     verbs_fake_options(0)->message_max = 10000;
     pair_open("fake0", "fake1");
     runs[0] = pair_run(0, 8192, 100000);
@@ -130,7 +121,6 @@ static void test_message_limit(void **state)
 /* The provider refuses a message when no signalled completion has freed a slot: that would fail the path. */
 static void test_ring_wraps(void **state)
 {
-    (void) state;
     static const struct {
         uint32_t depth, every;
     } cases[] = {{1, 1}, {2, 1}, {8, 3}, {16, 8}, {64, 32}, {256, 32}};
@@ -156,7 +146,6 @@ static void test_ring_wraps(void **state)
 /* A device with a queue shorter than the distance of signals. */
 static void test_short_ring(void **state)
 {
-    (void) state;
     verbs_fake_options(0)->send_max = 10;
     pair_open("fake0", "fake1");
     send_pages(300, 1);
@@ -167,7 +156,6 @@ static void test_short_ring(void **state)
 
 static void test_chains(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     send_pages(255, 1);
     PAIR_UNTIL(batch.over == 1);
@@ -178,7 +166,6 @@ static void test_chains(void **state)
 /* ---- many batches ---- */
 static void test_window(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     verbs_fake_options(0)->holds = true;
     pair_scatter(runs, 64);
@@ -198,7 +185,6 @@ static void test_window(void **state)
 
 static void test_no_place_for_notices(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     verbs_fake_options(1)->starves = true;
     send_pages(3, 8);
@@ -216,7 +202,6 @@ static void test_no_place_for_notices(void **state)
 
 static void test_sleep(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     while (rig_turn(&pair.a) + rig_turn(&pair.b) > 0)
         ;
@@ -239,7 +224,6 @@ static void test_sleep(void **state)
 /* ---- what is refused ---- */
 static void test_bad_runs(void **state)
 {
-    (void) state;
     bt_kv_run_t good, bad;
 
     pair_open("fake0", "fake1");
@@ -281,7 +265,6 @@ static void test_bad_runs(void **state)
 
 static void test_bad_key(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     /* The receiver takes its region away and the sender has not heard of it yet. */
     pair.b.ops->region_remove(pair.b.backend, pair.dst);
@@ -297,7 +280,6 @@ static void test_bad_key(void **state)
 
 static void test_region_leaves(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     verbs_fake_options(0)->holds = true;
     bt_verbs_tuning.send_depth = 4;
@@ -315,7 +297,6 @@ static void test_region_leaves(void **state)
 
 static void test_hostile_messages(void **state)
 {
-    (void) state;
     uint8_t message[40] = {0};
 
     pair_open("fake0", "fake1");
@@ -333,7 +314,6 @@ static void test_hostile_messages(void **state)
 
 static void test_regions_of_the_peer(void **state)
 {
-    (void) state;
     uint8_t key[12] = {0};
 
     pair_open("fake0", "fake1");
@@ -358,7 +338,6 @@ static void test_regions_of_the_peer(void **state)
 /* ---- one rail, errors ---- */
 static void test_error_at_each_message(void **state)
 {
-    (void) state;
     for (unsigned at = 1; at <= 6; at++) {
         setup(NULL);
         pair_open("fake0", "fake1");
@@ -385,7 +364,6 @@ static void test_error_at_each_message(void **state)
 
 static void test_closed_under_way(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     verbs_fake_options(0)->holds = true;
     for (unsigned i = 0; i < 10; i++) {
@@ -403,7 +381,6 @@ static void test_closed_under_way(void **state)
 
 static void test_port_down(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     verbs_fake_options(0)->holds = true;
     send_pages(3, 8);
@@ -416,7 +393,6 @@ static void test_port_down(void **state)
 
 static void test_device_lost(void **state)
 {
-    (void) state;
     pair_open("fake0", "fake1");
     rig_sleep(&pair.b, 0);
     verbs_fake_fatal(1);

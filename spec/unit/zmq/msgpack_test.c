@@ -40,7 +40,6 @@ static void test_members(void **state)
     uint64_t n;
     char *copy;
 
-    (void) state;
     assert_int_equal(open_copy(&m, bytes, &copy), 0);
     assert_true(bt_msgpack_is_map(&m));
     assert_true(bt_str_eq(bt_msgpack_text(&m, "type"), BT_STR("P")));
@@ -104,7 +103,6 @@ static void test_every_type(void **state)
         BYTES("\x81\xa1k\x91\x81\xa1k\x01"),
     };
 
-    (void) state;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         assert_int_equal(try_bytes(all[i]), 0);
         for (size_t n = 0; n < all[i].n; n++) /* each is whole only at its end */
@@ -128,7 +126,6 @@ static void test_promises(void **state)
                                    BYTES("\xc9\xff\xff\xff\xff\x01"),
                                    BYTES("\x92\x01\xdd\x00\x00\x00\x02\x01")};
 
-    (void) state;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         assert_int_equal(try_bytes(all[i]), BT_E_INVAL);
 }
@@ -137,7 +134,6 @@ static void test_depth(void **state)
 {
     char deep[64];
 
-    (void) state;
     memset(deep, '\x91', sizeof(deep));
     deep[15] = '\x01';
     assert_int_equal(try_bytes((bt_str_t){deep, 16}), 0);
@@ -152,7 +148,6 @@ static void test_noise(void **state)
     char noise[64];
     unsigned taken = 0;
 
-    (void) state;
     srand(7);
     for (unsigned round = 0; round < 20000; round++) {
         const size_t n = (size_t) rand() % sizeof(noise);

@@ -19,7 +19,6 @@ static void test_all_is_refused(void **state)
     unsigned port;
     bool is_closed = false;
 
-    (void) state;
     assert_false(bt_zmq_is_built());
     assert_non_null(strstr(bt_zmq_not_built, "libzmq3-dev"));
     assert_int_equal(bt_zmq_new(&zmq, NULL), BT_E_CONFIG);

@@ -103,7 +103,6 @@ static void open_with(enum bt_zmq_kind kind, unsigned per_second)
 
 static int setup(void **state)
 {
-    (void) state;
     alarm(50);
     bt_log_set(BT_LOG_ERROR + 1, false, 2);
     got = ended = other_at = refused = 0;
@@ -113,7 +112,6 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    (void) state;
     if (zmq != NULL) {
         bt_zmq_close(zmq, 5000, on_closed, &ended);
         TURN_UNTIL(&loop, ended == 1);
@@ -143,7 +141,6 @@ static void send_one(bt_zmq_sender_t *s, const char *text)
 
 static void test_router_tells_who_sent_it(void **state)
 {
-    (void) state;
     open_with(BT_ZMQ_ROUTER, 0);
     send_one(sender, "hello");
     TURN_UNTIL(&loop, got == 1);
@@ -157,7 +154,6 @@ static void test_pull_has_the_frames_only(void **state)
 {
     static const char *const two[] = {"a", "bc"};
 
-    (void) state;
     open_with(BT_ZMQ_PULL, 0);
     send_frames(sender, two, 2);
     TURN_UNTIL(&loop, got == 1);
@@ -170,7 +166,6 @@ static void test_two_sockets(void **state)
 {
     unsigned first;
 
-    (void) state;
     assert_int_equal(bt_zmq_new(&zmq, &loop), 0);
     bind_one(BT_ZMQ_ROUTER, 0);
     sender = new_sender(BT_ZMQ_DEALER, "");
@@ -196,7 +191,6 @@ static void test_a_port_that_is_taken(void **state)
     const bt_zmq_socket_config_t config = {.host = "127.0.0.1",
                                            .port = ntohs(((struct sockaddr_in *) &addr)->sin_port)};
 
-    (void) state;
     assert_int_equal(bt_zmq_new(&zmq, &loop), 0);
     assert_int_equal(bt_zmq_bind(zmq, &config, &ignored), UV_EADDRINUSE);
     assert_int_equal(bt_zmq_bind(zmq, &(bt_zmq_socket_config_t){.host = "no such host"}, &ignored),
@@ -210,7 +204,6 @@ static void test_too_many_frames_are_counted(void **state)
 {
     static const char *const five[] = {"1", "2", "3", "4", "5"};
 
-    (void) state;
     open_with(BT_ZMQ_PULL, 0);
     send_frames(sender, five, 5);
     send_one(sender, "after it");
@@ -224,7 +217,6 @@ static void test_a_frame_that_is_too_large(void **state)
 {
     char big[1002];
 
-    (void) state;
     open_with(BT_ZMQ_ROUTER, 0);
     memset(big, 'x', sizeof(big) - 1);
     big[sizeof(big) - 1] = '\0';
@@ -255,7 +247,6 @@ static void test_bytes_that_are_no_zeromq(void **state)
                                         "\0\0\0\0\0\0\0\0\0\0\0\0"};
     int fds[40];
 
-    (void) state;
     open_with(BT_ZMQ_ROUTER, 0);
     for (unsigned i = 0; i < 40; i++) {
         fds[i] = dial();
@@ -270,7 +261,6 @@ static void test_bytes_that_are_no_zeromq(void **state)
 
 static void test_peers_that_vanish_and_come_back(void **state)
 {
-    (void) state;
     open_with(BT_ZMQ_ROUTER, 0);
     for (unsigned i = 0; i < 20; i++) {
         bt_zmq_sender_t *again = new_sender(BT_ZMQ_DEALER, "the same name");
@@ -297,7 +287,6 @@ static bt_zmq_sender_t *new_sender_from(const char *host, const char *identity)
 /* It is not heard, does not take the name of one that is, and is let in by the same connection's next try once it may. */
 static void test_a_stranger_is_not_let_in(void **state)
 {
-    (void) state;
     open_with(BT_ZMQ_ROUTER, 0);
     allow("127.0.0.1");
     send_one(sender, "first");
@@ -319,7 +308,6 @@ static void test_a_stranger_is_not_let_in(void **state)
 /* Nobody before somebody is named, and those who are connected stay. */
 static void test_nobody_before_the_first_list(void **state)
 {
-    (void) state;
     assert_int_equal(bt_zmq_new(&zmq, &loop), 0);
     bind_one(BT_ZMQ_ROUTER, 0);
     assert_int_equal(bt_zmq_start(zmq), 0);
@@ -341,7 +329,6 @@ static void test_a_flood_is_held_back(void **state)
     const bt_str_t frame = BT_STR("x");
     unsigned sent = 0;
 
-    (void) state;
     open_with(BT_ZMQ_PULL, 1000);
     STEP_UNTIL(bt_zmq_stats(zmq).held_back > 3, {
         while (sent < MANY && bt_zmq_sender_send(sender, &frame, 1) == 0)
@@ -360,7 +347,6 @@ static void test_a_loop_that_does_not_take(void **state)
 {
     unsigned sent = 0;
 
-    (void) state;
     open_with(BT_ZMQ_PULL, 1000000);
     is_counted_only = true;
     const bt_str_t frame = BT_STR("x");
@@ -378,7 +364,6 @@ static void test_stops_while_it_is_flooded(void **state)
 {
     unsigned after;
 
-    (void) state;
     open_with(BT_ZMQ_PULL, 1000000);
     is_counted_only = true;
     const bt_str_t frame = BT_STR("x");
@@ -399,7 +384,6 @@ static void test_stops_while_it_is_flooded(void **state)
 
 static void test_closed_before_it_starts(void **state)
 {
-    (void) state;
     assert_int_equal(bt_zmq_new(&zmq, &loop), 0);
     bind_one(BT_ZMQ_ROUTER, 0);
     bt_zmq_close(zmq, 5000, on_closed, &ended);
@@ -410,7 +394,6 @@ static void test_closed_before_it_starts(void **state)
 /* libzmq hangs: the deadline ends the wait. The thread then ends by itself, and touches nothing. */
 static void test_a_deadline_ends_the_wait(void **state)
 {
-    (void) state;
     uv_sem_init(&let_go, 0);
     open_with(BT_ZMQ_PULL, 0);
     hung = &let_go;
