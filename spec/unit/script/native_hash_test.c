@@ -108,9 +108,7 @@ static void the_ring_moves_only_what_it_must(void **state)
 
 static void mistakes_are_named(void **state)
 {
-    static const struct {
-        const char *body, *word;
-    } cases[] = {
+    static const struct mistake cases[] = {
         {"baton.hash()", "string expected"},
         {"baton.hash('x', -1)", "below 2^53"},
         {"baton.rendezvous(view.prefill)", "string expected"},
@@ -120,15 +118,7 @@ static void mistakes_are_named(void **state)
         {"baton.ring({ view.prefill[1] }, 'x')", "a list of the view"},
         {"baton.ring(view.prefill, 'x', 0)", "1 to 1024"},
     };
-    struct fleet f;
-
-    fleet_init(&f, 1, 1, 0);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[256];
-        snprintf(text, sizeof(text), POLICY("%s"), cases[i].body);
-        assert_plan_fails(&f, text, cases[i].word);
-    }
-    fleet_fini(&f);
+    assert_mistakes(cases, sizeof(cases) / sizeof(cases[0]));
 }
 
 int main(void)

@@ -139,24 +139,14 @@ static void near_equals_share_the_chance_where_others_are(void **state)
 
 static void mistakes_are_named(void **state)
 {
-    static const struct {
-        const char *body, *word;
-    } cases[] = {
+    static const struct mistake cases[] = {
         {"baton.power_of_k(view.prefill, 0, 'id')", "1 to 16"},
         {"baton.power_of_k(view.prefill, 2)", "one to eight fields"},
         {"baton.range(view.prefill, 'zone')", "field 'zone' is not a number"},
         {"baton.argmax_sum(view.prefill, 'id')", "pairs of field and weight"},
         {"baton.x = 1", "baton cannot be written"},
     };
-    struct fleet f;
-
-    fleet_init(&f, 1, 1, 0);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[256];
-        snprintf(text, sizeof(text), POLICY("%s"), cases[i].body);
-        assert_plan_fails(&f, text, cases[i].word);
-    }
-    fleet_fini(&f);
+    assert_mistakes(cases, sizeof(cases) / sizeof(cases[0]));
 }
 
 int main(void)

@@ -167,9 +167,7 @@ static void engines_that_tell_are_not_told_of(void **state)
 
 static void mistakes_are_named(void **state)
 {
-    static const struct {
-        const char *body, *word;
-    } cases[] = {
+    static const struct mistake cases[] = {
         {"baton.prefix_match(view.prefill)", "req expected"},
         {"baton.prefix_match(view.prefill, view.prefill[1])", "req expected"},
         {"baton.prefix_match(view.prefill, req, 0)", "1 to 1024 tokens"},
@@ -177,15 +175,7 @@ static void mistakes_are_named(void **state)
         {"baton.prefix_insert(req, 1)", "a worker is expected here"},
         {"baton.prefix_key(req, 0)", "1 to 1024 blocks"},
     };
-    struct fleet f;
-
-    fleet_init(&f, 1, 1, 0);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[256];
-        snprintf(text, sizeof(text), POLICY("%s"), cases[i].body);
-        assert_plan_fails(&f, text, cases[i].word);
-    }
-    fleet_fini(&f);
+    assert_mistakes(cases, sizeof(cases) / sizeof(cases[0]));
 }
 
 int main(void)

@@ -25,9 +25,7 @@ static void rates(void **state)
 
 static void mistakes_are_named(void **state)
 {
-    static const struct {
-        const char *body, *word;
-    } cases[] = {
+    static const struct mistake cases[] = {
         {"baton.ewma()", "string expected"},
         {"baton.ewma('x', 0/0)", "a finite number"},
         {"baton.ewma('x', 1, 2)", "0 to 1"},
@@ -37,15 +35,7 @@ static void mistakes_are_named(void **state)
         {"baton.shared_local.add('x', 7e159)", "2^53"},
         {"baton.shared_local.set('x', 0/0)", "2^53"},
     };
-    struct fleet f;
-
-    fleet_init(&f, 1, 1, 0);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[256];
-        snprintf(text, sizeof(text), POLICY("%s"), cases[i].body);
-        assert_plan_fails(&f, text, cases[i].word);
-    }
-    fleet_fini(&f);
+    assert_mistakes(cases, sizeof(cases) / sizeof(cases[0]));
 }
 
 int main(void)

@@ -135,9 +135,7 @@ static void shared_local(void **state)
 
 static void mistakes_are_named(void **state)
 {
-    static const struct {
-        const char *body, *word;
-    } cases[] = {
+    static const struct mistake cases[] = {
         {"baton.argmn(view.prefill, 'id')",
          "unknown member of baton 'argmn' (did you mean 'argmin'?)"},
         {"baton.argmin(view.prefill)", "one to eight fields"},
@@ -159,15 +157,7 @@ static void mistakes_are_named(void **state)
         {"baton.log('note', 'x')", "invalid option 'note'"},
         {"baton.log('info', {})", "string expected"},
     };
-    struct fleet f;
-
-    fleet_init(&f, 1, 1, 0);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[256];
-        snprintf(text, sizeof(text), POLICY("%s"), cases[i].body);
-        assert_plan_fails(&f, text, cases[i].word);
-    }
-    fleet_fini(&f);
+    assert_mistakes(cases, sizeof(cases) / sizeof(cases[0]));
 }
 
 /* Lines have the policy's name and the request's id; what a client sent makes no second line. */

@@ -149,6 +149,24 @@ static inline void assert_plan_fails(struct fleet *f, const char *text, const ch
     bt_policy_free(policy);
 }
 
+/* What a plan does wrong, and a word of what it is told. */
+struct mistake {
+    const char *body, *word;
+};
+
+static inline void assert_mistakes(const struct mistake *cases, size_t count)
+{
+    struct fleet f;
+
+    fleet_init(&f, 1, 1, 0);
+    for (size_t i = 0; i < count; i++) {
+        char text[256];
+        snprintf(text, sizeof(text), POLICY("%s"), cases[i].body);
+        assert_plan_fails(&f, text, cases[i].word);
+    }
+    fleet_fini(&f);
+}
+
 /* Plans so many times and expects success: what takes long is cut into calls that stay within a hook's time. */
 static inline void plan_times(struct fleet *f, unsigned times, const char *text)
 {
