@@ -82,42 +82,32 @@ static unsigned read_text(const bundle_t *b, const char *name, bt_str_t raw)
     return status;
 }
 
-static unsigned read_policies(const bundle_t *b, bt_str_t json)
+/* An object of names and texts, or a list of the names that go. */
+static unsigned read_policies(const bundle_t *b, bt_str_t json, bool is_drop)
 {
     char name[BT_ROLLOUT_NAME_MAX + 2] = "";
     bt_json_cursor_t c;
     bt_json_item_t item;
     unsigned status = 0;
 
-    if (bt_json_object(&c, json) < 0)
-        return refuse(b, "policies: an object of names and texts is needed");
-    while (status == 0 && bt_json_next(&c, &item) > 0)
-        if ((status = read_name(b, item.key, true, name, sizeof name)) == 0)
-            status = read_text(b, name, item.value);
-    return status;
-}
-
-static unsigned read_drops(const bundle_t *b, bt_str_t json)
-{
-    char name[BT_ROLLOUT_NAME_MAX + 2] = "";
-    bt_json_cursor_t c;
-    bt_json_item_t item;
-    unsigned status = 0;
-
-    if (bt_json_array(&c, json) < 0)
-        return refuse(b, "drop: a list of names is needed");
-    while (status == 0 && bt_json_next(&c, &item) > 0)
-        if ((status = read_name(b, item.value, false, name, sizeof name)) == 0)
-            status = bt_rollout_drop_text(b->set, name, b->err, b->err_size);
+    if ((is_drop ? bt_json_array(&c, json) : bt_json_object(&c, json)) < 0)
+        return refuse(b, is_drop ? "drop: a list of names is needed"
+                                 : "policies: an object of names and texts is needed");
+    while (status == 0 && bt_json_next(&c, &item) > 0) {
+        status = read_name(b, is_drop ? item.value : item.key, !is_drop, name, sizeof name);
+        if (status == 0)
+            status = is_drop ? bt_rollout_drop_text(b->set, name, b->err, b->err_size)
+                             : read_text(b, name, item.value);
+    }
     return status;
 }
 
 static unsigned read_member(const bundle_t *b, const bt_json_item_t *item)
 {
     if (bt_json_key_eq(item, BT_STR("policies")))
-        return read_policies(b, item->value);
+        return read_policies(b, item->value, false);
     if (bt_json_key_eq(item, BT_STR("drop")))
-        return read_drops(b, item->value);
+        return read_policies(b, item->value, true);
     if (bt_json_key_eq(item, BT_STR("replace")))
         return item->type == BT_JSON_TRUE || item->type == BT_JSON_FALSE
                    ? 0

@@ -161,15 +161,21 @@ static int shared_add(lua_State *L)
     return write_or_send(L, "baton.shared.add", &hook_op);
 }
 
-/* shared.get(name) -> string or nil */
-static int shared_get(lua_State *L)
+/* What needs nothing but the name. */
+static int wait_by_name(lua_State *L, const char *what, enum bt_store_what op)
 {
     bt_hook_op_t hook_op = blank;
 
     lua_settop(L, 1);
-    hook_op.store.what = BT_STORE_CELL_GET;
+    hook_op.store.what = op;
     hook_op.store.key = push_key(L, 'p', 0);
-    return wait_for(L, "baton.shared.get", &hook_op);
+    return wait_for(L, what, &hook_op);
+}
+
+/* shared.get(name) -> string or nil */
+static int shared_get(lua_State *L)
+{
+    return wait_by_name(L, "baton.shared.get", BT_STORE_CELL_GET);
 }
 
 /* shared.set(name, value[, ttl_ms[, only_if_absent]]) -> boolean */
@@ -214,12 +220,7 @@ static int shared_lease(lua_State *L)
 /* shared.release(name) -> boolean: it was ours */
 static int shared_release(lua_State *L)
 {
-    bt_hook_op_t hook_op = blank;
-
-    lua_settop(L, 1);
-    hook_op.store.what = BT_STORE_LEASE_DROP;
-    hook_op.store.key = push_key(L, 'p', 0);
-    return wait_for(L, "baton.shared.release", &hook_op);
+    return wait_by_name(L, "baton.shared.release", BT_STORE_LEASE_DROP);
 }
 
 /* shared.take(name, limit, window_ms[, amount]) -> true, 0, window; or false, seconds until the next window */
@@ -273,12 +274,7 @@ static int shared_put(lua_State *L)
 /* shared.fields(name) -> {field = value} */
 static int shared_fields(lua_State *L)
 {
-    bt_hook_op_t hook_op = blank;
-
-    lua_settop(L, 1);
-    hook_op.store.what = BT_STORE_TABLE_ALL;
-    hook_op.store.key = push_key(L, 'p', 0);
-    return wait_for(L, "baton.shared.fields", &hook_op);
+    return wait_by_name(L, "baton.shared.fields", BT_STORE_TABLE_ALL);
 }
 
 /* ---- the cache ---- */
