@@ -217,21 +217,13 @@ static bool is_change(enum bt_method method)
     return method != BT_GET && method != BT_HEAD;
 }
 
-static const char *method_name(enum bt_method method)
-{
-    return method == BT_GET    ? "GET"
-           : method == BT_POST ? "POST"
-           : method == BT_PUT  ? "PUT"
-                               : "DELETE";
-}
-
 static void get_index(const bt_admin_call_t *c)
 {
     c->reply->type = "text/plain; charset=utf-8";
     bt_text_printf(&c->reply->body, "baton %s, admin routes (each also below /admin):\n\n",
                    c->config->version);
     for (size_t i = 0; i < N(routes); i++)
-        bt_text_printf(&c->reply->body, "%-6s %-20s %s\n", method_name(routes[i].method),
+        bt_text_printf(&c->reply->body, "%-6s %-20s %s\n", bt_method_name(routes[i].method),
                        routes[i].path, routes[i].help);
 }
 
@@ -301,8 +293,8 @@ static bool is_open(bt_str_t path)
 static void log_keyless(const bt_admin_request_t *request, bt_str_t path, const char *how,
                         unsigned status)
 {
-    bt_log_warn("admin", "%s of %.*s by %.*s%s: %u", method_name(request->method), BT_STR_ARG(path),
-                BT_STR_ARG(request->address), how, status);
+    bt_log_warn("admin", "%s of %.*s by %.*s%s: %u", bt_method_name(request->method),
+                BT_STR_ARG(path), BT_STR_ARG(request->address), how, status);
 }
 
 static bool is_refused(const bt_admin_config_t *config, const bt_admin_request_t *request,
@@ -348,7 +340,7 @@ static void begin_change(const struct route *route, const bt_admin_call_t *c,
                          bt_audit_change_t *change)
 {
     *change = (bt_audit_change_t){.audit = c->config->audit,
-                                  .method = method_name(route->method),
+                                  .method = bt_method_name(route->method),
                                   .what = route->path,
                                   .by = c->request->by != NULL       ? c->request->by
                                         : c->config->api_key != NULL ? "admin_key"

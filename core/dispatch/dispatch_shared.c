@@ -27,6 +27,18 @@ int bt_dispatch_shared_init(bt_dispatch_shared_t *shared, const bt_dispatch_conf
     return BT_E_NOMEM;
 }
 
+uint64_t bt_dispatch_sum(const bt_dispatch_shared_t *shared, size_t offset)
+{
+    uint64_t sum = 0;
+
+    for (unsigned i = 0; i < shared->dispatcher_count; i++)
+        sum += atomic_load_explicit(
+            (const _Atomic uint64_t
+                 *) (const void *) ((const char *) &shared->dispatchers[i]->stats + offset),
+            memory_order_relaxed);
+    return sum;
+}
+
 void bt_dispatch_shared_fini(bt_dispatch_shared_t *shared)
 {
     bt_ids_free(shared->ids);

@@ -14,6 +14,8 @@
 
 int bt_dispatch_shared_init(bt_dispatch_shared_t *shared, const bt_dispatch_config_t *config);
 void bt_dispatch_shared_fini(bt_dispatch_shared_t *shared);
+/* A counter of bt_stats_t, by its offset, over all loops. */
+uint64_t bt_dispatch_sum(const bt_dispatch_shared_t *shared, size_t offset);
 /* Cancels the requests of this owner (client.h; 0 = anybody's: an operator asks) with this id
  * (ours, or the client's rid) on whichever loop they live; found on none, on whichever replica.
  * Returns before it has happened. */

@@ -319,15 +319,21 @@ static bool all_visible(bt_str_t s)
     return s.n > 0;
 }
 
+static const bt_str_t method_names[] = {
+    [BT_GET] = {"GET", 3},         [BT_HEAD] = {"HEAD", 4},     [BT_POST] = {"POST", 4},
+    [BT_PUT] = {"PUT", 3},         [BT_DELETE] = {"DELETE", 6}, [BT_PATCH] = {"PATCH", 5},
+    [BT_OPTIONS] = {"OPTIONS", 7},
+};
+
+const char *bt_method_name(enum bt_method method)
+{
+    return method_names[method].p;
+}
+
 static enum bt_method method_of(bt_str_t s)
 {
-    static const bt_str_t names[] = {
-        [BT_GET] = {"GET", 3},         [BT_HEAD] = {"HEAD", 4},     [BT_POST] = {"POST", 4},
-        [BT_PUT] = {"PUT", 3},         [BT_DELETE] = {"DELETE", 6}, [BT_PATCH] = {"PATCH", 5},
-        [BT_OPTIONS] = {"OPTIONS", 7},
-    };
     for (unsigned i = 0; i < BT_METHOD_OTHER; i++)
-        if (bt_str_eq(s, names[i]))
+        if (bt_str_eq(s, method_names[i]))
             return (enum bt_method) i;
     return BT_METHOD_OTHER;
 }

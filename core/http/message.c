@@ -40,7 +40,6 @@ static bool list_has(bt_str_t list, bt_str_t token)
     return false;
 }
 
-/* The header may come several times; together the values are one list (RFC 9110 5.3). */
 void bt_head_drop(bt_head_t *head, bt_str_t name)
 {
     unsigned kept = 0;
@@ -51,6 +50,7 @@ void bt_head_drop(bt_head_t *head, bt_str_t name)
     head->header_count = kept;
 }
 
+/* The header may come several times; together the values are one list (RFC 9110 5.3). */
 bool bt_head_has_token(const bt_head_t *head, bt_str_t name, bt_str_t token)
 {
     for (unsigned i = 0; i < head->header_count; i++)

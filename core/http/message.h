@@ -31,6 +31,7 @@ enum bt_method {
     BT_OPTIONS,
     BT_METHOD_OTHER
 };
+const char *bt_method_name(enum bt_method method); /* no BT_METHOD_OTHER */
 
 typedef struct bt_head {
     enum bt_method method; /* requests */

@@ -116,21 +116,13 @@ static void run(call_t *c, const bt_url_t *url, uint64_t timeout_ms)
         bt_upstream_free(c->up);
 }
 
-static const char *method_name(enum bt_method method)
-{
-    return method == BT_GET    ? "GET"
-           : method == BT_POST ? "POST"
-           : method == BT_PUT  ? "PUT"
-                               : "DELETE";
-}
-
 static void write_head(const char *key, const bt_url_t *url, enum bt_method method,
                        const char *path, bt_str_t body, bt_text_t *head)
 {
     const bool is_v6 = strchr(url->host, ':') != NULL;
 
     bt_text_printf(head, "%s %s%s HTTP/1.1\r\nHost: %s%s%s:%u\r\nUser-Agent: baton-fleet\r\n",
-                   method_name(method), url->base_path, path, is_v6 ? "[" : "", url->host,
+                   bt_method_name(method), url->base_path, path, is_v6 ? "[" : "", url->host,
                    is_v6 ? "]" : "", url->port);
     if (key != NULL)
         bt_text_printf(head, "Authorization: Bearer %s\r\n", key);

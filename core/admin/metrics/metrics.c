@@ -127,21 +127,11 @@ static void write_requests(bt_prom_t *p, const bt_dispatch_shared_t *shared)
         }
 }
 
-static uint64_t sum_at(const bt_dispatch_shared_t *shared, size_t offset)
-{
-    uint64_t sum = 0;
-
-    for (unsigned i = 0; i < shared->dispatcher_count; i++)
-        sum +=
-            load((const _Atomic uint64_t
-                      *) (const void *) ((const char *) &shared->dispatchers[i]->stats + offset));
-    return sum;
-}
-
 static void write_counters(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
 #define WRITE_COUNTER(name, help)                                                                  \
-    one(p, "baton_" #name "_total", "counter", help, sum_at(shared, offsetof(bt_stats_t, name)));
+    one(p, "baton_" #name "_total", "counter", help,                                               \
+        bt_dispatch_sum(shared, offsetof(bt_stats_t, name)));
     BT_COUNTER_MAP(WRITE_COUNTER)
 #undef WRITE_COUNTER
 }
@@ -153,8 +143,9 @@ static void write_refused(bt_prom_t *p, const bt_dispatch_shared_t *shared)
                    "requests refused because of who has sent them, by reason");
     for (unsigned i = BT_AUTH_OK + 1; i < BT_AUTH_COUNT; i++) {
         const bt_label_t label = {"reason", bt_str(bt_auth_label((enum bt_auth_refusal) i))};
-        bt_prom_count(p, &label, 1,
-                      sum_at(shared, offsetof(bt_stats_t, refused) + i * sizeof(_Atomic uint64_t)));
+        bt_prom_count(
+            p, &label, 1,
+            bt_dispatch_sum(shared, offsetof(bt_stats_t, refused) + i * sizeof(_Atomic uint64_t)));
     }
 }
 
@@ -165,8 +156,9 @@ static void write_replays(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 
     bt_prom_family(p, "baton_replays_total", "counter",
                    "Answers continued at another worker by their token ids, by reason");
-    bt_prom_count(p, &recomputed, 1, sum_at(shared, offsetof(bt_stats_t, replays_recomputed)));
-    bt_prom_count(p, &lost, 1, sum_at(shared, offsetof(bt_stats_t, replays_lost)));
+    bt_prom_count(p, &recomputed, 1,
+                  bt_dispatch_sum(shared, offsetof(bt_stats_t, replays_recomputed)));
+    bt_prom_count(p, &lost, 1, bt_dispatch_sum(shared, offsetof(bt_stats_t, replays_lost)));
 }
 
 struct exemplars {

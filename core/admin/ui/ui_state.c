@@ -21,17 +21,6 @@ const char *bt_ui_section_name(enum bt_ui_section section)
 
 /* ---- sums ---- */
 
-static uint64_t sum_at(const bt_dispatch_shared_t *shared, size_t offset)
-{
-    uint64_t sum = 0;
-
-    for (unsigned i = 0; i < shared->dispatcher_count; i++)
-        sum +=
-            load((const _Atomic uint64_t
-                      *) (const void *) ((const char *) &shared->dispatchers[i]->stats + offset));
-    return sum;
-}
-
 static void put_counters(const bt_dispatch_shared_t *shared, bt_text_t *out)
 {
     uint64_t by_class[6] = {0}; /* 0: gone before an answer */
@@ -48,7 +37,7 @@ static void put_counters(const bt_dispatch_shared_t *shared, bt_text_t *out)
     const char *comma = "";
 #define PUT_COUNTER(name, help)                                                                    \
     bt_text_printf(out, "%s\"" #name "\":%llu", comma,                                             \
-                   (unsigned long long) sum_at(shared, offsetof(bt_stats_t, name)));               \
+                   (unsigned long long) bt_dispatch_sum(shared, offsetof(bt_stats_t, name)));      \
     comma = ",";
     BT_COUNTER_MAP(PUT_COUNTER)
 #undef PUT_COUNTER

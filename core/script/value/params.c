@@ -33,17 +33,6 @@ __attribute__((format(printf, 2, 3))) static int refuse(const struct problem *to
 
 /* ---- values as text ---- */
 
-/* The shortest that reads back as the same number. */
-static void put_number(bt_text_t *out, double number)
-{
-    char text[40];
-
-    snprintf(text, sizeof(text), "%.15g", number);
-    if (strtod(text, NULL) != number)
-        snprintf(text, sizeof(text), "%.17g", number);
-    bt_text_puts(out, isfinite(number) ? text : "null");
-}
-
 static void put_json(bt_text_t *out, const bt_value_t *v)
 {
     switch (v->type) {
@@ -51,7 +40,7 @@ static void put_json(bt_text_t *out, const bt_value_t *v)
         bt_text_puts(out, v->boolean ? "true" : "false");
         return;
     case BT_VALUE_NUMBER:
-        put_number(out, v->number);
+        bt_value_write_number(out, v->number);
         return;
     case BT_VALUE_STRING:
         bt_text_json_str(out, bt_str(v->string));
@@ -349,7 +338,7 @@ static void put_bound(bt_text_t *out, const bt_param_t *p, bool is_max)
 
     if (is_max ? p->has_max : p->has_min) {
         bt_text_printf(out, ",\"%s\":", words[kind][is_max]);
-        put_number(out, is_max ? p->max : p->min);
+        bt_value_write_number(out, is_max ? p->max : p->min);
     }
 }
 

@@ -103,7 +103,7 @@ struct checker {
     void *user;
 };
 
-static void put_number(double number, bt_text_t *out)
+void bt_value_write_number(bt_text_t *out, double number)
 {
     char text[40];
 
@@ -142,7 +142,7 @@ static void put_value(const struct checker *c, const bt_value_t *value, bt_text_
     if (value->type == BT_VALUE_BOOL) {
         bt_text_puts(out, value->boolean ? "true" : "false");
     } else if (value->type == BT_VALUE_NUMBER) {
-        put_number(value->number, out);
+        bt_value_write_number(out, value->number);
     } else if (value->type == BT_VALUE_STRING) {
         put_text(c, bt_str(value->string), out);
     } else {

@@ -35,6 +35,8 @@ bt_value_t *bt_value_copy(const bt_value_t *value);
 /* Same members, same values; NULL equals NULL only. */
 bool bt_value_equal(const bt_value_t *a, const bt_value_t *b);
 void bt_value_json(const bt_value_t *value, bt_text_t *out);
+/* The shortest that reads back as the same number; null for what JSON has no number for. */
+void bt_value_write_number(bt_text_t *out, double number);
 /* The same in steps: check(user) is called before each value, and between the parts of a long string. */
 void bt_value_json_checked(const bt_value_t *value, void (*check)(void *user), void *user,
                            bt_text_t *out);
