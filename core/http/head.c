@@ -13,6 +13,8 @@
 
 #include <llhttp.h>
 
+#include <endian.h>
+
 enum state { FIRST, LINE, LINE_LF, NAME_START, NAME, VALUE, VALUE_LF, END_LF };
 
 #define STATE_SHIFT 20U
@@ -88,30 +90,63 @@ static int step(enum state state, unsigned char c)
     return -1;
 }
 
-/* None of eight bytes is below 0x20 or 0x7f. */
-static bool are_text(const char *p)
+/* Of eight bytes those below 0x20 and 0x7f, by their top bits; above the first there may be more bits than such bytes. */
+static uint64_t controls_of(const char *p)
 {
     const uint64_t every = UINT64_C(0x0101010101010101);
     uint64_t eight, del;
 
     memcpy(&eight, p, sizeof(eight));
+    eight = le64toh(eight);
     del = eight ^ every * 0x7f;
-    return ((((eight - every * 0x20) & ~eight) | ((del - every) & ~del)) & every * 0x80) == 0;
+    return (((eight - every * 0x20) & ~eight) | ((del - every) & ~del)) & every * 0x80;
 }
 
-/* Behind those of p[at, end) that leave the state as it is, which are nearly all bytes of a head. */
-static size_t skip_run(enum state state, const char *p, size_t at, size_t end)
+static size_t skip_text(const char *p, size_t at, size_t end)
 {
-    if (state == NAME)
-        while (at < end && is_token((unsigned char) p[at]))
-            at++;
-    if (state != LINE && state != VALUE)
-        return at;
-    while (end - at >= 8 && are_text(p + at))
-        at += 8;
+    while (end - at >= 8) {
+        const uint64_t controls = controls_of(p + at);
+        if (controls == 0) {
+            at += 8;
+            continue;
+        }
+        at += (size_t) __builtin_ctzll(controls) / 8;
+        if (p[at] != '\t')
+            return at;
+        at++;
+    }
     while (at < end && is_text((unsigned char) p[at]))
         at++;
     return at;
+}
+
+static size_t skip_token(const char *p, size_t at, size_t end)
+{
+    while (at < end && is_token((unsigned char) p[at]))
+        at++;
+    return at;
+}
+
+/* Over what nearly all of a head is, names, colons, text and ends of lines, as long as both bytes of an end are there. */
+static size_t skip_lines(int *state, const char *p, size_t at, size_t end)
+{
+    for (;;) {
+        if (*state == NAME) {
+            at = skip_token(p, at, end);
+            if (at == end || p[at] != ':')
+                return at;
+            *state = VALUE;
+            at++;
+        }
+        if (*state != LINE && *state != VALUE)
+            return at;
+        at = skip_text(p, at, end);
+        if (end - at < 3 || p[at] != '\r' || p[at + 1] != '\n' ||
+            !is_token((unsigned char) p[at + 2]))
+            return at;
+        *state = NAME;
+        at += 3;
+    }
 }
 
 long bt_head_scan(const char *p, size_t n, size_t *seen_p)
@@ -120,7 +155,7 @@ long bt_head_scan(const char *p, size_t n, size_t *seen_p)
     int state = (int) (*seen_p >> STATE_SHIFT);
     size_t end = n < BT_HTTP_HEAD_MAX ? n : BT_HTTP_HEAD_MAX;
 
-    for (; (at = skip_run((enum state) state, p, at, end)) < end; at++) {
+    for (; (at = skip_lines(&state, p, at, end)) < end; at++) {
         if (state == END_LF && p[at] == '\n')
             return (long) at + 1;
         state = step((enum state) state, (unsigned char) p[at]);
