@@ -5,6 +5,7 @@
 #include "identity/members.h"
 
 #include <openssl/ecdsa.h>
+#include <openssl/err.h>
 #include <openssl/evp.h>
 
 #include <math.h>
@@ -120,6 +121,8 @@ static bool is_signed(const bt_jwk_t *jwk, const struct parts *p)
     else if (n > 0 && (der = der_of(raw, &n)) != NULL)
         is_ours = is_signed_by(jwk, p->signed_text, der, n);
     OPENSSL_free(der);
+    if (!is_ours)
+        ERR_clear_error(); /* TLS sessions of this thread look at the same queue */
     return is_ours;
 }
 

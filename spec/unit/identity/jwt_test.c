@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "identity/base64url.h"
 #include "unit.h"
+#include <openssl/err.h>
 
 #include "tokens.h"
 
@@ -67,8 +68,11 @@ static enum bt_auth_refusal verify(const char *token, bt_jwt_t *jwt)
 static void check(const char *what, char *token, enum bt_auth_refusal wanted)
 {
     bt_jwt_t jwt;
+
+    ERR_clear_error();
     const enum bt_auth_refusal got = verify(token, &jwt);
 
+    assert_int_equal(ERR_peek_error(), 0); /* TLS sessions of this thread look at the same queue */
     if (got != wanted)
         fail_msg("%s: %s instead of %s", what, bt_auth_label(got), bt_auth_label(wanted));
     if (got != BT_AUTH_OK)

@@ -3,6 +3,8 @@
 
 #include "tls/session.h"
 
+#include <openssl/err.h>
+
 static struct cert cert;
 static const char *certs[2], *keys[2];
 
@@ -81,6 +83,27 @@ static void test_a_byte_at_a_time(void **state)
     bt_stream_write(&client.s, NULL, text, sizeof(text));
     STEP_UNTIL(client.got_n == sizeof(text), step());
     assert_memory_equal(client.got, text, sizeof(text));
+    close_all(s, c);
+}
+
+/* Others use OpenSSL on the same thread, and may leave an error in its queue. */
+static void test_errors_of_others(void **state)
+{
+    bt_tls_server_t *s;
+    bt_tls_client_t *c;
+
+    (void) state;
+    open_default(&s, &c);
+    server.echo = true;
+    shake();
+    bt_stream_write(&client.s, NULL, "hello", 5);
+    STEP_UNTIL(client.got_n == 5, step()); /* tickets have been read, which empties the queue */
+    chunk = 1;                             /* most reads find half a record */
+    ERR_raise(ERR_LIB_USER, ERR_R_PASSED_INVALID_ARGUMENT);
+    bt_stream_write(&client.s, NULL, " again", 6);
+    STEP_UNTIL(client.got_n == 11, step());
+    assert_memory_equal(client.got, "hello again", 11);
+    assert_int_not_equal(ERR_get_error(), 0);
     close_all(s, c);
 }
 
@@ -393,6 +416,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_LOOP(test_echo),
         WITH_LOOP(test_a_byte_at_a_time),
+        WITH_LOOP(test_errors_of_others),
         WITH_LOOP(test_writes_wait_for_the_handshake),
         WITH_LOOP(test_slices_of_a_turn_are_one_record),
         WITH_LOOP(test_back_pressure),
