@@ -191,15 +191,21 @@ static void filter_pairable(lua_State *L, bt_policy_t *policy)
 static int native_pairable(lua_State *L)
 {
     bt_policy_t *policy = bt_policy_of(L);
-    bt_worker_list_t *list = bt_worker_list_at(L, 1), *others = bt_worker_list_at(L, 2);
+    bt_worker_list_t *list, *others;
     bool same;
 
+    luaL_checktype(L, 1, LUA_TTABLE);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    if (lua_objlen(L, 1) == 0) { /* a fleet that does not split, for one */
+        lua_settop(L, 1);
+        return 1;
+    }
+    list = bt_worker_list_at(L, 1);
+    others = bt_worker_list_at(L, 2);
     if (list != NULL && others != NULL && list->fits_list == others->serial) {
         lua_settop(L, 1);
         return 1;
     }
-    luaL_checktype(L, 1, LUA_TTABLE);
-    luaL_checktype(L, 2, LUA_TTABLE);
     lua_settop(L, 2);
     if (list == NULL || others == NULL) {
         filter_pairable(L, policy);
