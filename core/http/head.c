@@ -11,9 +11,8 @@
 
 #include "base/err.h"
 
-#include <llhttp.h>
-
 #include <endian.h>
+#include <llhttp.h>
 
 enum state { FIRST, LINE, LINE_LF, NAME_START, NAME, VALUE, VALUE_LF, END_LF };
 
@@ -407,6 +406,15 @@ static bool is_scheme(bt_str_t target, bt_str_t scheme)
     return target.n > scheme.n && strncasecmp(target.p, scheme.p, scheme.n) == 0;
 }
 
+/* What Host may hold: no blank, comma, slash or at-sign. */
+static bool is_authority(bt_str_t s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if ((class_of[(unsigned char) s.p[i]] & C_HOST) == 0)
+            return false;
+    return true;
+}
+
 /* Brings an absolute target (RFC 9112 3.2.2) to origin form and splits it. False: neither form. */
 static bool read_target(bt_head_t *head)
 {
@@ -422,7 +430,7 @@ static bool read_target(bt_head_t *head)
         head->authority = (bt_str_t){t.p, authority};
         t.p += authority;
         t.n -= authority;
-        if (authority == 0 || (t.n > 0 && t.p[0] == '?'))
+        if (authority == 0 || !is_authority(head->authority) || (t.n > 0 && t.p[0] == '?'))
             return false;
         if (t.n == 0)
             t = BT_STR("/");
@@ -437,18 +445,15 @@ static bool read_target(bt_head_t *head)
     return true;
 }
 
-/* One Host, or none in HTTP/1.0 (RFC 9112 3.2); an authority has no blank, comma, slash or at-sign. Where the target names one too, it is the
- * same: a server that goes by the one and a checker that goes by the other would be told two things. */
+/* One Host, or none in HTTP/1.0 (RFC 9112 3.2). Where the target names one too, it is the same: a server that goes by the one and a
+ * checker that goes by the other would be told two things. */
 static bool is_host_fine(const bt_head_t *head)
 {
     bt_str_t host = BT_STR_NULL;
     unsigned hosts = count_of(head, BT_STR("host"), &host);
 
-    if (hosts > 1 || (hosts == 0 && head->minor > 0))
+    if (hosts > 1 || (hosts == 0 && head->minor > 0) || !is_authority(host))
         return false;
-    for (size_t i = 0; i < host.n; i++)
-        if ((class_of[(unsigned char) host.p[i]] & C_HOST) == 0)
-            return false;
     return hosts == 0 || head->authority.n == 0 || bt_str_ieq(head->authority, host);
 }
 

@@ -75,6 +75,8 @@ static const struct bad_head bad_heads[] = {
     BAD("target without a slash", 400, "GET a HTTP/1.1\r\n" HOST_ END_),
     BAD("asterisk without options", 400, "GET * HTTP/1.1\r\n" HOST_ END_),
     BAD("absolute target without a host", 400, "GET http:///a HTTP/1.1\r\n" HOST_ END_),
+    BAD("absolute target with a user name", 400, "GET http://u@h/a HTTP/1.0\r\n" END_),
+    BAD("absolute target with a list", 400, "GET http://g,h/a HTTP/1.0\r\n" END_),
     BAD("method that is no token", 400, "G(T / HTTP/1.1\r\n" HOST_ END_),
     BAD("lower-case version", 400, "GET / http/1.1\r\n" HOST_ END_),
     BAD("version with two digits", 400, "GET / HTTP/1.10\r\n" HOST_ END_),
