@@ -68,7 +68,7 @@ static const char *skip_bracket(const char *at, const char *end, size_t *inner_p
 }
 
 /* To the next byte that is neither blank nor between items. False: it is the closing bracket. */
-static bool skip_to_item(bt_json_walk_t *w)
+static inline bool skip_to_item(bt_json_walk_t *w)
 {
     while (w->at < w->end && (bt_str_is_blank(*w->at) || *w->at == ',' || *w->at == ':'))
         w->at++;
@@ -111,20 +111,19 @@ bool bt_json_walk_next(bt_json_walk_t *w, bt_str_t *element_p, size_t *inner_p)
 
 bool bt_json_walk_member(bt_json_walk_t *w, bt_json_item_t *item_p)
 {
-    bt_json_item_t item = {0};
     size_t inner;
 
     if (!skip_to_item(w))
         return false;
-    item.start = (size_t) (w->at - w->begin);
-    item.key.p = w->at + 1;
-    w->at = string_end(w->at, w->end, &item.key_escaped);
-    item.key.n = (size_t) (w->at - item.key.p) - 1;
+    item_p->start = (size_t) (w->at - w->begin);
+    item_p->key.p = w->at + 1;
+    item_p->key_escaped = false;
+    w->at = string_end(w->at, w->end, &item_p->key_escaped);
+    item_p->key.n = (size_t) (w->at - item_p->key.p) - 1;
     (void) skip_to_item(w);
-    item.value_off = (size_t) (w->at - w->begin);
-    item.value = take_value(w, &inner);
-    item.type = bt_json_type_of(item.value);
-    *item_p = item;
+    item_p->value_off = (size_t) (w->at - w->begin);
+    item_p->value = take_value(w, &inner);
+    item_p->type = bt_json_type_of(item_p->value);
     return true;
 }
 
