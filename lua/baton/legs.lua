@@ -52,4 +52,13 @@ function legs.reachable(host, dialled)
   return LOCAL_NAMES[host] and dialled or host
 end
 
+-- The same for a host that is read later (edit.forward): what stands for each of these names, as JSON.
+function legs.instead_of_local(edit, dialled)
+  local names = {}
+  for name in pairs(LOCAL_NAMES) do
+    names[name] = name ~= dialled and edit.str(dialled) or nil
+  end
+  return names
+end
+
 return legs

@@ -22,43 +22,20 @@ function trigger.ask(leg, edit)
   )
 end
 
--- Returns nothing when prefill may have it, else the reason why not. A prompt that decode has cached needs no blocks.
-local function fault(leg, edit)
-  for _, member in ipairs({ "request_id", "remote_engine_id", "remote_host" }) do
-    local kind, value = edit.reply(member)
-    if kind ~= "string" or value == "" then
-      return member .. " is missing"
-    end
-  end
-  if edit.reply("remote_port") ~= "number" then
-    return "remote_port is missing"
-  end
-  if edit.reply("remote_block_ids") ~= "array" then
-    return "remote_block_ids is missing"
-  end
-  local _, pushes = edit.reply("do_remote_decode")
-  if pushes ~= true then
-    return "do_remote_decode is not true"
-  end
-  local _, id = edit.reply("request_id")
-  if not handoff.is_ours(leg, id) then
-    return "request_id belongs to another request"
-  end
-end
-
--- Prefill leg: the call's object byte for byte, its host made reachable. more: members that are replaced too.
-function trigger.forward(leg, edit, more)
-  local why = fault(leg, edit)
-  if why then
-    return nil, "decode's call: " .. why
-  end
-  local replaced = more or {}
-  local _, host = edit.reply("remote_host")
-  local reachable = legs.reachable(host, leg.decode.host)
-  if host ~= reachable then
-    replaced.remote_host = edit.str(reachable)
-  end
-  edit.splice(NAME, nil, replaced)
+-- Prefill leg: the call's object byte for byte, its host made reachable. set: members that are replaced too. A prompt
+-- that decode has cached needs no blocks.
+function trigger.forward(leg, edit, set)
+  edit.forward(NAME, nil, {
+    what = "decode's call",
+    set = set,
+    { "request_id", "text" },
+    { "remote_engine_id", "text" },
+    { "remote_host", "text", instead = legs.instead_of_local(edit, leg.decode.host) },
+    { "remote_port", "number" },
+    { "remote_block_ids", "array" },
+    { "do_remote_decode", "true" },
+    { "request_id", "request_id", handoff.PREFIXES[leg.path] },
+  })
 end
 
 return trigger

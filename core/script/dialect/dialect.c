@@ -387,6 +387,14 @@ static int enter(lua_State *L)
     return 0;
 }
 
+/* Before anything looks into the leg's reply. */
+static void open_reply(struct bt_dialects *d, const bt_leg_view_t *leg, bt_arena_t *arena)
+{
+    bt_json_index_reset(&d->index, arena, leg->is_reply_object ? leg->reply : BT_STR_NULL);
+    if (leg->reply_members != NULL)
+        bt_json_index_add(&d->index, leg->reply_members);
+}
+
 static enum bt_dialect_verdict run(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
                                    bt_edits_t *edits_p, bt_str_t *reason_p)
 {
@@ -398,9 +406,8 @@ static enum bt_dialect_verdict run(const bt_dialect_t *dialect, const bt_leg_vie
     d->edits = edits_p;
     d->verdict = BT_DIALECT_OK;
     d->reason = BT_STR("");
-    bt_json_index_reset(&d->index, edits_p->arena, leg->is_reply_object ? leg->reply : BT_STR_NULL);
-    if (leg->reply_members != NULL)
-        bt_json_index_add(&d->index, leg->reply_members);
+    d->forward = NULL;
+    open_reply(d, leg, edits_p->arena);
     bt_vm_push(d->vm.L, d->enter_ref);
     if (bt_vm_call(&d->vm, 0, err, sizeof(err)) != 0) {
         d->verdict = BT_DIALECT_BROKEN;
@@ -428,14 +435,15 @@ static const struct bt_leg_template *make_template(const bt_dialect_t *dialect,
     bt_edits_init(&edits, &arena);
     d->noting = t;
     if (run(dialect, &view, &edits, &reason) == BT_DIALECT_OK && bt_leg_key(t, leg, &key))
-        template = bt_leg_templates_put(t, &key, &d->stand_ins, &edits);
+        template = bt_leg_templates_put(t, &key, &d->stand_ins, &edits, d->forward);
     d->noting = NULL;
     bt_arena_fini(&arena);
     return template;
 }
 
-static bool is_from_template(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
-                             bt_edits_t *edits_p)
+/* NULL: there is none for this leg. */
+static const struct bt_leg_template *template_of(const bt_dialect_t *dialect,
+                                                 const bt_leg_view_t *leg)
 {
     struct bt_dialect_file *file = (struct bt_dialect_file *) (uintptr_t) dialect;
     const struct bt_leg_template *template;
@@ -443,22 +451,46 @@ static bool is_from_template(const bt_dialect_t *dialect, const bt_leg_view_t *l
     bt_leg_key_t key;
 
     if (!file->has_templates || leg->which > BT_DIALECT_DECODE)
-        return false;
+        return NULL;
     t = &file->templates[leg->which];
     if (!bt_leg_key(t, leg, &key))
-        return false;
+        return NULL;
     template = bt_leg_templates_find(t, &key);
-    if (template == NULL && bt_leg_templates_have_room(t))
-        template = make_template(dialect, leg, t);
-    return template != NULL && bt_leg_template_fill(template, leg, edits_p) == 0;
+    return template == NULL && bt_leg_templates_have_room(t) ? make_template(dialect, leg, t)
+                                                             : template;
+}
+
+static enum bt_dialect_verdict forward(const bt_dialect_t *dialect, const bt_forward_t *f,
+                                       const bt_leg_view_t *leg, bt_edits_t *edits_p,
+                                       bt_str_t *reason_p)
+{
+    struct bt_dialects *d = dialect->home;
+    enum bt_dialect_verdict verdict;
+
+    open_reply(d, leg, edits_p->arena);
+    verdict = bt_forward_apply(f, leg, &d->index, edits_p, reason_p);
+    if (verdict == BT_DIALECT_BROKEN)
+        *reason_p = bt_arena_printf(edits_p->arena, "dialect %s: %.*s", dialect->name,
+                                    BT_STR_ARG(*reason_p));
+    return verdict;
 }
 
 enum bt_dialect_verdict bt_dialect_edit(const bt_dialect_t *dialect, const bt_leg_view_t *leg,
                                         bt_edits_t *edits_p, bt_str_t *reason_p)
 {
+    const struct bt_leg_template *template = template_of(dialect, leg);
+    enum bt_dialect_verdict verdict = BT_DIALECT_OK;
+    const bt_forward_t *f;
+
     *reason_p = BT_STR("");
-    return is_from_template(dialect, leg, edits_p) ? BT_DIALECT_OK
-                                                   : run(dialect, leg, edits_p, reason_p);
+    if (template != NULL && bt_leg_template_fill(template, leg, edits_p) == 0) {
+        f = bt_leg_template_forward(template);
+    } else {
+        verdict = run(dialect, leg, edits_p, reason_p);
+        f = dialect->home->forward;
+    }
+    return verdict == BT_DIALECT_OK && f != NULL ? forward(dialect, f, leg, edits_p, reason_p)
+                                                 : verdict;
 }
 
 bool bt_dialect_serves(const bt_dialect_t *dialect, bt_str_t path)

@@ -21,7 +21,8 @@
  *   token; nil, reason: its KV will not come, decode is stopped and the attempt fails. It edits nothing.
  *   decode_first = true: prefill's function looks at leg.decode, so a plan may not leave decode open.
  *   templates = true: prefill and decode do nothing with leg.request_id, rid and room but put them into text, and depend on nothing but
- *   leg. They then run once for each kind of leg, and what they said serves the next (not one of a list, or with a reply).
+ *   leg. They then run once for each kind of leg, and what they said serves the next (not one of a list). Of a reply they may say what is
+ *   wanted by edit.forward; one that looks into it runs for each leg that has one.
  *   prompt_logprobs = "sglang" | "vllm": prefill computes the whole prompt and says what is asked of its tokens, in that engine's form; it is
  *   put into decode's answer. Without it such requests are not split.
  *   same_rank = true: where there are several data-parallel ranks, prefill's is chosen first and decode gets the same.
@@ -38,6 +39,12 @@
  *   edit.copy(key, name | {path})  sets key to that value of the reply, byte for byte; nil when it is absent or null
  *   edit.splice(key, name | {path} | nil, {member = raw_json, ...})  sets key to that object of the reply (nil: to all of it),
  *                          byte for byte, with the given members replaced; nil when it is none
+ *   edit.forward(key, name | nil, {rule, ...})  sets key to that object of the reply (nil: to all of it) once the function has returned and
+ *                          each rule holds; else the leg is refused by the rule's reason. A rule is {member, test[, text]}: "true", "text",
+ *                          "number", "array", "blocks" (a list with a number, or a list that is not empty), "request_id" (text, and then this
+ *                          leg's id; without text anywhere), "prompt_tokens" (if both are known). instead = {text = raw_json} in a rule: what
+ *                          stands for such a text. Beside the rules: set = {member = raw_json}, missing = "recompute" (decode of a hand-off,
+ *                          else refused), what = the reason's first words (name)
  *   A leg function returns nothing, or nil, reason -> the attempt fails with BT_E_HANDOFF/BT_E_DIALECT and that reason;
  *   decode of a hand-off may return "recompute" (decode computes the prompt itself; counted), or "ends_early": the same, but
  *   prefill has done right: its token has ended the text, so that there is nothing to hand on.
@@ -87,14 +94,6 @@ typedef struct bt_dialect {
     bt_dialects_t *home;
     int leg_refs[BT_DIALECT_LEGS]; /* Lua registry */
 } bt_dialect_t;
-
-enum bt_dialect_verdict {
-    BT_DIALECT_OK,
-    BT_DIALECT_RECOMPUTE,
-    BT_DIALECT_ENDS_EARLY,
-    BT_DIALECT_REFUSED, /* the dialect says that something it was given is wrong */
-    BT_DIALECT_BROKEN   /* it has failed itself: a Lua error */
-};
 
 /* Loads the embedded dialects, then *.lua of user_dir (NULL = none; same name replaces). err: one line with file:line. */
 int bt_dialects_new(bt_dialects_t **dialects_p, const char *user_dir, char *err, size_t err_size);

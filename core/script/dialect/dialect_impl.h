@@ -10,6 +10,7 @@
 
 #include "cluster/capability.h"
 #include "script/dialect/dialect.h"
+#include "script/dialect/forward.h"
 #include "script/dialect/json_index.h"
 #include "script/dialect/leg_template.h"
 #include "script/vm/vm.h"
@@ -44,7 +45,8 @@ struct bt_dialects {
     const bt_leg_view_t *leg; /* NULL = no call: the API refuses */
     bt_edits_t *edits;
     bt_json_index_t index;
-    bt_leg_templates_t *noting; /* what it asks, where it runs for a template; else NULL */
+    const bt_forward_t *forward; /* what it has said of the reply; NULL: nothing */
+    bt_leg_templates_t *noting;  /* what it asks, where it runs for a template; else NULL */
     enum bt_dialect_verdict verdict;
     bt_str_t reason;
 };

@@ -93,10 +93,18 @@ static int edit_str(lua_State *L)
     return 1;
 }
 
+/* A template cannot say what a function makes of the reply itself. */
+static bt_str_t look_at_reply(struct bt_dialects *d)
+{
+    if (d->noting != NULL)
+        d->noting->reads_reply = true;
+    return d->leg->reply;
+}
+
 /* Follows names and 1-based positions from stack index `from` on. */
 static bt_str_t follow(lua_State *L, struct bt_dialects *d, int from)
 {
-    bt_str_t at = bt_str_trim(d->leg->reply);
+    bt_str_t at = bt_str_trim(look_at_reply(d));
     const bt_json_item_t *item;
 
     for (int i = from; i <= lua_gettop(L) && at.p != NULL; i++) {
@@ -154,7 +162,7 @@ static void push_json_value(lua_State *L, struct bt_dialects *d, bt_str_t value,
 static int edit_reply(lua_State *L)
 {
     struct bt_dialects *d = bt_dialect_running(L);
-    bt_str_t value = d->leg->reply.n > 0 ? follow(L, d, 1) : BT_STR_NULL;
+    bt_str_t value = look_at_reply(d).n > 0 ? follow(L, d, 1) : BT_STR_NULL;
     enum bt_json_type type = value.n > 0 ? bt_json_type_of(value) : BT_JSON_NONE;
 
     if (type == BT_JSON_NONE)
@@ -168,7 +176,7 @@ static int edit_reply(lua_State *L)
 static int edit_raw(lua_State *L)
 {
     struct bt_dialects *d = bt_dialect_running(L);
-    const bt_str_t value = d->leg->reply.n > 0 ? follow(L, d, 1) : BT_STR_NULL;
+    const bt_str_t value = look_at_reply(d).n > 0 ? follow(L, d, 1) : BT_STR_NULL;
 
     if (value.n == 0)
         return 0;
@@ -180,7 +188,7 @@ static int edit_raw(lua_State *L)
  * nil for the reply itself, where it is an object. */
 static bt_str_t source_of(lua_State *L, struct bt_dialects *d, int idx)
 {
-    const bt_str_t reply = bt_str_trim(d->leg->reply);
+    const bt_str_t reply = bt_str_trim(look_at_reply(d));
     const int top = lua_gettop(L);
     bt_str_t value;
 
@@ -210,7 +218,7 @@ static int edit_scalars(lua_State *L)
 {
     struct bt_dialects *d = bt_dialect_running(L);
     const int top = lua_gettop(L);
-    const bt_str_t object = d->leg->reply.n > 0 && top > 0 ? source_of(L, d, 1) : BT_STR_NULL;
+    const bt_str_t object = look_at_reply(d).n > 0 && top > 0 ? source_of(L, d, 1) : BT_STR_NULL;
 
     luaL_checkstack(L, top, "too many members");
     for (int i = 2; i <= top; i++)
@@ -219,89 +227,29 @@ static int edit_scalars(lua_State *L)
     return top > 1 ? top - 1 : 0;
 }
 
-/* ---- splice: the reply's bytes, with some members replaced ---- */
+/* ---- splice, copy, forward: the reply's bytes ---- */
 
-static char *append(char *at, bt_str_t s)
+/* A table of members at idx, in the arena. */
+static bt_member_t *check_members(lua_State *L, struct bt_dialects *d, int idx, unsigned *count_p)
 {
-    if (s.n > 0)
-        memcpy(at, s.p, s.n);
-    return at + s.n;
-}
+    bt_arena_t *arena = d->edits->arena;
+    bt_member_t *members;
+    unsigned count = 0;
 
-/* Value that the replacement table (stack index 3) has for this member, or BT_STR_NULL. */
-static bt_str_t replacement_of(lua_State *L, const bt_json_item_t *item)
-{
-    bt_str_t value = BT_STR_NULL;
-
-    for (lua_pushnil(L); lua_next(L, 3) != 0; lua_pop(L, 1)) {
-        if (lua_type(L, -2) != LUA_TSTRING || !bt_json_key_eq(item, bt_vm_str(L, -2)))
-            continue;
-        value = check_value(L, lua_gettop(L)); /* the table keeps the string alive */
-        lua_pop(L, 2);
-        break;
-    }
-    return value;
-}
-
-static bool has_key(const bt_json_object_index_t *object, bt_str_t key)
-{
-    for (unsigned i = 0; i < object->count; i++)
-        if (bt_json_key_eq(&object->items[i], key))
-            return true;
-    return false;
-}
-
-static size_t replacement_bytes(lua_State *L)
-{
-    size_t size = 0;
-
-    for (lua_pushnil(L); lua_next(L, 3) != 0; lua_pop(L, 1)) {
+    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1))
+        count++;
+    members = bt_arena_alloc(arena, (count + 1) * sizeof(*members));
+    *count_p = count;
+    count = 0;
+    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1)) {
         if (lua_type(L, -2) != LUA_TSTRING)
             luaL_error(L, "replaced members are named by strings");
-        size += bt_json_quoted_size(bt_vm_str(L, -2)) + check_value(L, lua_gettop(L)).n + 2;
+        members[count++] = (bt_member_t){
+            bt_arena_str(arena, bt_vm_str(L, -2)),
+            bt_arena_str(arena, check_value(L, lua_gettop(L))),
+        };
     }
-    return size;
-}
-
-/* Members that the object does not have go before its closing bracket. */
-static char *append_missing(lua_State *L, const bt_json_object_index_t *object, char *at)
-{
-    bool comma = object->count > 0;
-
-    for (lua_pushnil(L); lua_next(L, 3) != 0; lua_pop(L, 1)) {
-        if (has_key(object, bt_vm_str(L, -2)))
-            continue;
-        if (comma)
-            *at++ = ',';
-        comma = true;
-        at += bt_json_quote(bt_vm_str(L, -2), at);
-        *at++ = ':';
-        at = append(at, check_value(L, lua_gettop(L)));
-    }
-    return at;
-}
-
-static bt_str_t with_replacements(lua_State *L, struct bt_dialects *d, bt_str_t value)
-{
-    const bt_json_object_index_t *object = bt_json_index_object(&d->index, value);
-    size_t from = 0, end = value.n - 1; /* spans of values end at their closing bracket */
-    char *out, *at;
-
-    /* A key that stands twice is replaced twice: room for that is the value itself plus one more set for each member. */
-    out = at =
-        bt_arena_alloc(d->edits->arena, value.n + replacement_bytes(L) * (object->count + 1));
-    for (unsigned i = 0; i < object->count; i++) {
-        bt_str_t fresh = replacement_of(L, &object->items[i]);
-        if (fresh.p == NULL)
-            continue;
-        at = append(at, (bt_str_t){value.p + from, object->items[i].value_off - from});
-        at = append(at, fresh);
-        from = object->items[i].value_off + object->items[i].value.n;
-    }
-    at = append(at, (bt_str_t){value.p + from, end - from});
-    at = append_missing(L, object, at);
-    at = append(at, (bt_str_t){value.p + end, 1});
-    return (bt_str_t){out, (size_t) (at - out)};
+    return members;
 }
 
 /* edit.splice(key, name or {path}, {member = raw}) -> true, or nil when the reply has no object there */
@@ -309,19 +257,21 @@ static int edit_splice(lua_State *L)
 {
     struct bt_dialects *d = bt_dialect_running(L);
     bt_str_t key = check_str(L, 1);
-    const bt_str_t value = d->leg->reply.n > 0 ? source_of(L, d, 2) : BT_STR_NULL;
-    bool replaces = lua_type(L, 3) == LUA_TTABLE;
+    const bt_str_t value = look_at_reply(d).n > 0 ? source_of(L, d, 2) : BT_STR_NULL;
+    bt_member_t *members = NULL;
+    unsigned count = 0;
 
     if (value.n == 0 || bt_json_type_of(value) != BT_JSON_OBJECT)
         return 0;
-    if (replaces) {
-        lua_pushnil(L);
-        replaces = lua_next(L, 3) != 0;
-        lua_settop(L, 3);
-    }
+    if (lua_istable(L, 3))
+        members = check_members(L, d, 3, &count);
     /* Unchanged bytes are borrowed: block ids of a long prompt are tens of kilobytes. */
     checked(L, bt_edits_set(d->edits, BT_STR(""), key,
-                            replaces ? with_replacements(L, d, value) : value, true));
+                            count > 0 ? bt_forward_splice(d->edits->arena,
+                                                          bt_json_index_object(&d->index, value),
+                                                          members, count)
+                                      : value,
+                            true));
     lua_pushboolean(L, 1);
     return 1;
 }
@@ -331,7 +281,7 @@ static int edit_copy(lua_State *L)
 {
     struct bt_dialects *d = bt_dialect_running(L);
     bt_str_t key = check_str(L, 1);
-    const bt_str_t value = d->leg->reply.n > 0 ? source_of(L, d, 2) : BT_STR_NULL;
+    const bt_str_t value = look_at_reply(d).n > 0 ? source_of(L, d, 2) : BT_STR_NULL;
     const enum bt_json_type type = value.n > 0 ? bt_json_type_of(value) : BT_JSON_NONE;
 
     if (type == BT_JSON_NONE || type == BT_JSON_NULL)
@@ -341,16 +291,152 @@ static int edit_copy(lua_State *L)
     return 1;
 }
 
+static unsigned member_of(lua_State *L, bt_forward_t *f, bt_str_t name)
+{
+    unsigned i = 0;
+
+    while (i < f->member_count && !bt_str_eq(f->members[i], name))
+        i++;
+    if (i == BT_FORWARD_MEMBERS_MAX)
+        luaL_error(L, "too many members in edit.forward (at most %d)", BT_FORWARD_MEMBERS_MAX);
+    if (i == f->member_count)
+        f->members[f->member_count++] = name;
+    return i;
+}
+
+static void add_rule(lua_State *L, bt_forward_t *f, bt_forward_rule_t rule)
+{
+    if (f->count == BT_FORWARD_RULES_MAX)
+        luaL_error(L, "too many rules in edit.forward (at most %d)", BT_FORWARD_RULES_MAX);
+    f->rules[f->count++] = rule;
+}
+
+static bt_str_t opt_text(lua_State *L, struct bt_dialects *d, int idx)
+{
+    return lua_isnoneornil(L, idx) ? BT_STR("") : bt_arena_str(d->edits->arena, check_str(L, idx));
+}
+
+static enum bt_forward_test check_test(lua_State *L, int idx)
+{
+    const bt_str_t name = check_str(L, idx);
+
+    for (unsigned i = 0; i < BT_FORWARD_TESTS; i++)
+        if (bt_str_eq(name, bt_str(bt_forward_tests[i])))
+            return (enum bt_forward_test) i;
+    return (enum bt_forward_test) bt_vm_unknown(L, "test of edit.forward", bt_forward_tests, idx);
+}
+
+static bool has_table(lua_State *L, int idx, const char *field)
+{
+    lua_getfield(L, idx, field);
+    if (!lua_isnil(L, -1) && !lua_istable(L, -1))
+        luaL_error(L, "edit.forward: '%s' is a table", field);
+    return !lua_isnil(L, -1);
+}
+
+/* { member, test, text, instead = { text = JSON } } at idx */
+static void add_rules(lua_State *L, struct bt_dialects *d, bt_forward_t *f, int idx)
+{
+    const bt_member_t *items;
+    unsigned member, count = 0;
+
+    luaL_checktype(L, idx, LUA_TTABLE);
+    lua_rawgeti(L, idx, 1);
+    lua_rawgeti(L, idx, 2);
+    lua_rawgeti(L, idx, 3);
+    member = member_of(L, f, bt_arena_str(d->edits->arena, check_str(L, idx + 1)));
+    add_rule(
+        L, f,
+        (bt_forward_rule_t){check_test(L, idx + 2), member, opt_text(L, d, idx + 3), BT_STR("")});
+    if (has_table(L, idx, "instead")) {
+        items = check_members(L, d, lua_gettop(L), &count);
+        for (unsigned i = 0; i < count; i++)
+            add_rule(L, f,
+                     (bt_forward_rule_t){BT_FORWARD_INSTEAD, member, items[i].key, items[i].value});
+    }
+    lua_settop(L, idx - 1);
+}
+
+static void add_set(lua_State *L, struct bt_dialects *d, bt_forward_t *f)
+{
+    const bt_member_t *items;
+    unsigned count = 0;
+
+    if (has_table(L, 3, "set")) {
+        items = check_members(L, d, lua_gettop(L), &count);
+        for (unsigned i = 0; i < count; i++)
+            add_rule(L, f,
+                     (bt_forward_rule_t){BT_FORWARD_SET, member_of(L, f, items[i].key), BT_STR(""),
+                                         items[i].value});
+    }
+    lua_settop(L, 3);
+}
+
+static bool is_recompute(lua_State *L, int idx)
+{
+    if (!lua_isnil(L, idx) &&
+        (lua_type(L, idx) != LUA_TSTRING || !bt_str_eq(bt_vm_str(L, idx), BT_STR("recompute"))))
+        luaL_error(L, "edit.forward: 'missing' is \"recompute\" or nothing");
+    return !lua_isnil(L, idx);
+}
+
+static void check_fields(lua_State *L)
+{
+    static const char *const fields[] = {"missing", "what", "set", NULL};
+
+    for (lua_pushnil(L); lua_next(L, 3) != 0; lua_pop(L, 1)) {
+        bool known = lua_type(L, -2) == LUA_TNUMBER;
+        for (unsigned i = 0; fields[i] != NULL && lua_type(L, -2) == LUA_TSTRING; i++)
+            known = known || bt_str_eq(bt_vm_str(L, -2), bt_str(fields[i]));
+        if (!known)
+            bt_vm_unknown(L, "field of edit.forward's rules", fields, lua_gettop(L) - 1);
+    }
+}
+
+/* edit.forward(key, name or nil, {rules}): what is done with the reply once the function has returned. */
+static int edit_forward(lua_State *L)
+{
+    struct bt_dialects *d = bt_dialect_running(L);
+    bt_forward_t *f = bt_arena_zalloc(d->edits->arena, sizeof(*f));
+
+    if (d->forward != NULL)
+        return luaL_error(L, "edit.forward can be said once in a leg");
+    luaL_checktype(L, 3, LUA_TTABLE);
+    lua_settop(L, 3);
+    check_fields(L);
+    f->key = bt_arena_str(d->edits->arena, check_str(L, 1));
+    f->from = opt_text(L, d, 2);
+    lua_getfield(L, 3, "what");
+    lua_getfield(L, 3, "missing");
+    f->what = lua_isnil(L, 4) ? f->from : opt_text(L, d, 4);
+    f->recomputes = is_recompute(L, 5);
+    lua_settop(L, 3);
+    add_set(L, d, f);
+    for (size_t i = 1; i <= lua_objlen(L, 3); i++) {
+        lua_rawgeti(L, 3, (int) i);
+        add_rules(L, d, f, 4);
+    }
+    d->forward = f;
+    return 0;
+}
+
 /* ---- opening ---- */
 
 void bt_edit_api_open(lua_State *L, struct bt_dialects *d)
 {
-    static const luaL_Reg functions[] = {{"set", edit_set},         {"set_in", edit_set_in},
-                                         {"remove", edit_remove},   {"remove_in", edit_remove_in},
-                                         {"header", edit_header},   {"str", edit_str},
-                                         {"reply", edit_reply},     {"raw", edit_raw},
-                                         {"scalars", edit_scalars}, {"copy", edit_copy},
-                                         {"splice", edit_splice},   {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"set", edit_set},
+                                         {"set_in", edit_set_in},
+                                         {"remove", edit_remove},
+                                         {"remove_in", edit_remove_in},
+                                         {"header", edit_header},
+                                         {"str", edit_str},
+                                         {"reply", edit_reply},
+                                         {"raw", edit_raw},
+                                         {"scalars", edit_scalars},
+                                         {"copy", edit_copy},
+                                         {"splice", edit_splice},
+                                         {"forward", edit_forward},
+                                         {NULL, NULL}};
 
     lua_newtable(L);
     for (const luaL_Reg *f = functions; f->name != NULL; f++) {

@@ -91,6 +91,8 @@ static int leg_index(lua_State *L)
         lua_pushboolean(L, leg->reply.n > 0);
         break;
     case LEG_REPLY_PROMPT_TOKENS:
+        if (d->noting != NULL)
+            d->noting->reads_reply = true;
         push_count(L, leg->reply_prompt_tokens);
         break;
     case LEG_PREFILL:

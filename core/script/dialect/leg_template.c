@@ -27,6 +27,7 @@ struct bt_leg_template {
     struct bt_leg_template *next;
     uint64_t hash;
     bt_str_t key, texts;
+    bt_forward_t *forward; /* a piece of its own; NULL: none */
     unsigned count, hole_count;
     hole_t holes[HOLES_MAX]; /* by edit and place */
     bt_edit_t edits[];
@@ -157,11 +158,13 @@ enum bt_json_type bt_leg_member(const bt_leg_view_t *leg, bt_str_t key)
 
 bool bt_leg_key(const bt_leg_templates_t *t, const bt_leg_view_t *leg, bt_leg_key_t *key_p)
 {
-    const int shape = leg->stream | (leg->rid.n > 0) << 1 | (leg->room_count > 0) << 2;
+    const int shape =
+        leg->stream | (leg->rid.n > 0) << 1 | (leg->room_count > 0) << 2 | (leg->reply.n > 0) << 3;
     bool fits;
 
-    if (t->is_unfit || leg->prompt_count != 0 || leg->room_count > 1 || leg->reply.n != 0 ||
-        leg->metaserver.n != 0 || !is_plain_id(leg->request_id))
+    if (t->is_unfit || leg->prompt_count != 0 || leg->room_count > 1 ||
+        (leg->reply.n != 0 && t->reads_reply) || leg->metaserver.n != 0 ||
+        !is_plain_id(leg->request_id))
         return false;
     key_p->n = 0;
     fits = add_int(key_p, shape) && add_str(key_p, leg->path) &&
@@ -213,6 +216,7 @@ static void drop_all(bt_leg_templates_t *t)
     for (unsigned i = 0; i < BT_LEG_BUCKETS; i++)
         for (struct bt_leg_template *at; (at = t->buckets[i]) != NULL;) {
             t->buckets[i] = at->next;
+            free(at->forward);
             free(at);
         }
     t->count = t->misses = 0;
@@ -261,6 +265,14 @@ static bool find_holes(const bt_edits_t *edits, const bt_stand_ins_t *s,
     return true;
 }
 
+/* What is said of a reply has no place for an id: its tests know the leg's. */
+static bool has_hole(const bt_forward_t *f, const bt_stand_ins_t *s)
+{
+    return f != NULL &&
+           (bt_forward_mentions(f, bt_str(s->request_id)) ||
+            bt_forward_mentions(f, bt_str(s->rid)) || bt_forward_mentions(f, bt_str(s->room_text)));
+}
+
 static size_t text_bytes(const bt_edits_t *edits)
 {
     size_t n = 0;
@@ -301,11 +313,13 @@ static struct bt_leg_template *make(const bt_leg_key_t *key, const bt_edits_t *e
 }
 
 const struct bt_leg_template *bt_leg_templates_put(bt_leg_templates_t *t, const bt_leg_key_t *key,
-                                                   const bt_stand_ins_t *s, const bt_edits_t *edits)
+                                                   const bt_stand_ins_t *s, const bt_edits_t *edits,
+                                                   const bt_forward_t *forward)
 {
-    struct bt_leg_template *template = make(key, edits);
+    struct bt_leg_template *template = has_hole(forward, s) ? NULL : make(key, edits);
 
-    if (template == NULL || !find_holes(edits, s, template)) {
+    if (template == NULL || !find_holes(edits, s, template) ||
+        (forward != NULL && (template->forward = bt_forward_copy(forward)) == NULL)) {
         free(template);
         return NULL;
     }
@@ -349,6 +363,11 @@ static void move(bt_str_t *s, const char *from, const char *to)
 {
     if (s->p != NULL)
         s->p = to + (s->p - from);
+}
+
+const bt_forward_t *bt_leg_template_forward(const struct bt_leg_template *template)
+{
+    return template->forward;
 }
 
 int bt_leg_template_fill(const struct bt_leg_template *template, const bt_leg_view_t *leg,

@@ -9,8 +9,7 @@
 #ifndef BT_SCRIPT_LEG_TEMPLATE_H
 #define BT_SCRIPT_LEG_TEMPLATE_H
 
-#include "script/dialect/edits.h"
-#include "script/dialect/leg_view.h"
+#include "script/dialect/forward.h"
 
 #define BT_LEG_TEMPLATES_MAX 1024 /* kinds that are kept of a leg */
 #define BT_LEG_MISSES_MAX 16384   /* legs without, once full, before all are made anew */
@@ -50,7 +49,8 @@ typedef struct bt_leg_templates {
     uint32_t peers[2];
     char *asks[BT_LEG_ASKS_MAX];
     unsigned ask_count;
-    bool is_unfit; /* it has asked too much: none is kept */
+    bool is_unfit;    /* it has asked too much: none is kept */
+    bool reads_reply; /* it has looked at a reply itself: none is kept of legs that have one */
 } bt_leg_templates_t;
 
 typedef struct bt_leg_key {
@@ -71,10 +71,12 @@ const struct bt_leg_template *bt_leg_templates_find(const bt_leg_templates_t *t,
                                                     const bt_leg_key_t *key);
 /* Before one is made. Where kinds do not come back, making all of them costs more than it saves. */
 bool bt_leg_templates_have_room(bt_leg_templates_t *t);
-/* There is room. Keeps edits that were made of the stand-ins. NULL: they are no template. */
+/* There is room. Keeps edits that were made of the stand-ins, and forward (NULL: none). NULL: they are no template. */
 const struct bt_leg_template *bt_leg_templates_put(bt_leg_templates_t *t, const bt_leg_key_t *key,
-                                                   const bt_stand_ins_t *s,
-                                                   const bt_edits_t *edits);
+                                                   const bt_stand_ins_t *s, const bt_edits_t *edits,
+                                                   const bt_forward_t *forward);
+/* What is done with the leg's reply after the edits; NULL: nothing. */
+const bt_forward_t *bt_leg_template_forward(const struct bt_leg_template *template);
 /* Adds the edits for this leg. 0 or BT_E_LIMIT. */
 int bt_leg_template_fill(const struct bt_leg_template *template, const bt_leg_view_t *leg,
                          bt_edits_t *edits);

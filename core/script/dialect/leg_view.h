@@ -1,4 +1,4 @@
-/* leg_view.h - one leg as a dialect sees it.
+/* leg_view.h - one leg as a dialect sees it, and what it may make of it.
  *
  * Owner: dispatch fills it; all that it points to is borrowed.
  * Life:  one bt_dialect_edit.
@@ -18,6 +18,14 @@ enum bt_dialect_leg {
     BT_DIALECT_SINGLE,
     BT_DIALECT_CHECK,
     BT_DIALECT_LEGS
+};
+
+enum bt_dialect_verdict {
+    BT_DIALECT_OK,
+    BT_DIALECT_RECOMPUTE,
+    BT_DIALECT_ENDS_EARLY,
+    BT_DIALECT_REFUSED, /* the dialect says that something it was given is wrong */
+    BT_DIALECT_BROKEN   /* it has failed itself: a Lua error */
 };
 
 /* One side of the pair as a dialect sees it (leg.prefill, leg.decode). */

@@ -14,7 +14,7 @@ local function prefill(leg, edit)
     edit.set("min_tokens", 1)
   end
   handoff.name(leg, edit, leg.prefill)
-  return trigger.forward(leg, edit, {
+  trigger.forward(leg, edit, {
     do_remote_decode = "true",
     do_remote_prefill = "false",
     metaserver = edit.reply("metaserver") and "null" or nil,

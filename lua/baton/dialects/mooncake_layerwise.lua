@@ -10,7 +10,7 @@ local trigger = require("baton.trigger")
 local function prefill(leg, edit)
   legs.one_token(leg, edit)
   handoff.name(leg, edit, leg.prefill)
-  return trigger.forward(leg, edit)
+  trigger.forward(leg, edit)
 end
 
 local function decode(leg, edit)
@@ -22,6 +22,7 @@ return {
   name = "mooncake_layerwise",
   kind = "trigger",
   room = true,
+  templates = true,
   routes = legs.VLLM_ROUTES,
   prefill = prefill,
   decode = decode,

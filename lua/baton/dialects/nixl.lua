@@ -14,7 +14,7 @@ end
 
 local function decode(leg, edit)
   handoff.name(leg, edit, leg.decode)
-  return handoff.forward(leg, edit)
+  handoff.forward(leg, edit)
 end
 
 return {

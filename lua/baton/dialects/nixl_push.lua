@@ -35,7 +35,8 @@ end
 local function decode(leg, edit)
   handoff.name(leg, edit, leg.decode)
   if leg.has_reply then
-    return handoff.forward(leg, edit)
+    handoff.forward(leg, edit)
+    return
   end
   local peer = leg.prefill
   local id, port = endpoint(peer)

@@ -92,6 +92,23 @@ static void a_kind_is_what_was_asked(void **state)
     leg_fini(&r);
 }
 
+/* A function that does not look at a reply may say something else where there is one. */
+static void whether_there_is_a_reply_is_part_of_it(void **state)
+{
+    struct leg_run r;
+    (void) state;
+
+    start(&r, "edit.set('replied', leg.has_reply)");
+    assert_int_equal(leg_edit(&r, false), BT_DIALECT_OK);
+    assert_edits(&r, "runs=1", "replied=false", NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        r.leg.reply = i == 0 ? BT_STR("{}") : BT_STR("no JSON");
+        assert_int_equal(leg_edit(&r, false), BT_DIALECT_OK);
+        assert_edits(&r, "runs=2", "replied=true", NULL);
+    }
+    leg_fini(&r);
+}
+
 static void assert_always_runs(struct leg_run *r, const char *first, const char *second)
 {
     assert_run(r, first);
@@ -104,21 +121,18 @@ static void what_has_no_template_runs(void **state)
     struct leg_run r;
 
     start(&r, "");
-    r.leg.reply = BT_STR("{}");
-    assert_always_runs(&r, "runs=1", "runs=2");
-    r.leg.reply = BT_STR("");
     r.leg.prompt_count = 1;
-    assert_always_runs(&r, "runs=3", "runs=4");
+    assert_always_runs(&r, "runs=1", "runs=2");
     r.leg.prompt_count = 0;
     r.leg.rooms = rooms;
     r.leg.room_count = 2;
-    assert_always_runs(&r, "runs=5", "runs=6");
+    assert_always_runs(&r, "runs=3", "runs=4");
     r.leg.room_count = 0;
     r.leg.metaserver = BT_STR("http://x/?attempt=1");
-    assert_always_runs(&r, "runs=7", "runs=8");
+    assert_always_runs(&r, "runs=5", "runs=6");
     r.leg.metaserver = BT_STR("");
     r.leg.request_id = BT_STR("a\"b"); /* would have to be quoted anew */
-    assert_always_runs(&r, "runs=9", "runs=10");
+    assert_always_runs(&r, "runs=7", "runs=8");
     leg_fini(&r);
 }
 
@@ -249,6 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_leg_has_its_own_ids),
         cmocka_unit_test(a_kind_is_what_was_asked),
+        cmocka_unit_test(whether_there_is_a_reply_is_part_of_it),
         cmocka_unit_test(what_has_no_template_runs),
         cmocka_unit_test(odd_functions_have_no_template),
         cmocka_unit_test(refusals_are_told_of_this_leg),
