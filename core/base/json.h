@@ -97,6 +97,11 @@ bt_str_t bt_json_find(bt_str_t object, bt_str_t name);
 /* Number of elements or members. */
 size_t bt_json_size(bt_str_t container);
 
+/* Of an array, validated or not: the unsigned integers that come next, up to cap of them, from *at on, 1 at first, which goes
+ * behind the last one. Fewer: at the end, or before what is none (a sign, a fraction, one above UINT32_MAX), or before a
+ * long gap. Numbers of up to 8 digits 64 bytes at a time. */
+unsigned bt_json_read_u32(bt_str_t list, size_t *at, uint32_t *numbers, unsigned cap);
+
 /* Integer without fraction or exponent, in range; BT_E_INVAL otherwise. */
 int bt_json_i64(bt_str_t value, int64_t *value_p);
 /* Any JSON number. */

@@ -4,7 +4,7 @@
 #ifdef BT_JSON_X86
 #include <immintrin.h>
 
-#define WIDE __attribute__((target("avx2,bmi,popcnt")))
+#define WIDE __attribute__((target("avx2,bmi,bmi2,popcnt")))
 
 typedef struct block {
     __m256i low, high;
@@ -78,6 +78,43 @@ WIDE static inline bool is_plain(block_t b, uint8_t quote, uint8_t slash, uint8_
     return _mm256_testz_si256(any, any) != 0;
 }
 
+WIDE static inline unsigned first_bit(uint64_t mask)
+{
+    return (unsigned) _tzcnt_u64(mask);
+}
+
+/* Two digits, then four, in each place as many bits; then both fours of a word. */
+WIDE static inline __m256i decimals(const uint64_t words[4])
+{
+    const __m256i bytes = _mm256_set_epi64x((long long) words[3], (long long) words[2],
+                                            (long long) words[1], (long long) words[0]);
+    const __m256i digits = _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f));
+    const __m256i twos = _mm256_maddubs_epi16(digits, _mm256_set1_epi16(0x010a));
+    const __m256i fours = _mm256_madd_epi16(twos, _mm256_set1_epi32(0x00010064));
+
+    return _mm256_add_epi64(_mm256_mul_epu32(fours, _mm256_set1_epi64x(10000)),
+                            _mm256_srli_epi64(fours, 32));
+}
+
+/* The words come out of registers: memory that was just written by eight bytes would be waited for when it is read by 32. */
+WIDE static inline void decimal_8(const uint64_t words[8], uint32_t *numbers)
+{
+    const __m256 low = _mm256_castsi256_ps(decimals(words));
+    const __m256 high = _mm256_castsi256_ps(decimals(words + 4));
+    const __m256i both = _mm256_castps_si256(_mm256_shuffle_ps(low, high, _MM_SHUFFLE(2, 0, 2, 0)));
+
+    _mm256_storeu_si256((void *) numbers, _mm256_permute4x64_epi64(both, _MM_SHUFFLE(3, 1, 2, 0)));
+}
+
+#include "base/json_words.h"
+
+WIDE static inline void take_numbers(block_t b, const char *at, uint64_t starts, uint64_t ends,
+                                     unsigned count, uint32_t *numbers)
+{
+    (void) b;
+    take_words(at, starts, ends, count, numbers);
+}
+
 #include "base/json_block.h"
 
 WIDE static const char *find_string_end(const char *at, const char *end, bool *escaped_p)
@@ -90,5 +127,11 @@ WIDE static const char *find_integers_end(const char *at, const char *end, size_
     return integers_end(at, end, count_p);
 }
 
-const bt_json_wide_t bt_json_avx2 = {find_string_end, find_integers_end};
+WIDE static const char *take_integers(const char *at, const char *end, uint32_t *numbers,
+                                      unsigned cap, unsigned *count_p)
+{
+    return read_integers(at, end, numbers, cap, count_p);
+}
+
+const bt_json_wide_t bt_json_avx2 = {find_string_end, find_integers_end, take_integers};
 #endif

@@ -3,7 +3,8 @@
  *
  * Owner: the caller; internal to base.
  * Life:  before it is included, WIDE (the attributes of its functions) and block_t must be there, with load, is_plain, equal, at_least
- *        and of_class. The last three tell of each byte by one of 64 bits, the first byte's the lowest.
+ *        and of_class, which tell of each byte by one of 64 bits, the first byte's the lowest, and take_numbers: numbers of up to eight
+ *        digits by such masks of where they begin, and of what follows them. It may write half a BLOCK of them, and read eight bytes more.
  * Flow:  all that is asked of a string is asked of such masks, and so is written once. It only ever says yes: what is not plainly right is
  *        left to the scalar scan, which finds the byte in error.
  * Cost:  no branch for a single escape or character; ASCII pays nothing for UTF-8, and what has no \u nothing for digits.
@@ -199,6 +200,51 @@ WIDE static inline const char *integers_end(const char *at, const char *end, siz
             last = at + BLOCK - __builtin_clzll(done);
         *count_p += (size_t) __builtin_popcountll(done);
     }
+    return last;
+}
+
+/* What stands between numbers, and in them: tables as above. */
+enum { COMMA_SPACE = 1, CONTROL = 2, DIGIT = 4 };
+static const uint8_t list_low[16] = {5, 4, 4, 4, 4, 4, 4, 4, 4, 6, 2, 0, 1, 2};
+static const uint8_t list_high[16] = {[0] = CONTROL, [2] = COMMA_SPACE, [3] = DIGIT};
+
+/* Where nine digits stand in a row, the first of each nine. */
+static inline uint64_t find_nine(uint64_t digits)
+{
+    const uint64_t two = digits & digits >> 1, four = two & two >> 2;
+
+    return four & four >> 4 & digits >> 8;
+}
+
+/* The last bytes of a block are the first ones of the next: what ends there counts once, and no number has its end in one and its beginning in
+ * another. So a block need not wait for the one before it. */
+#define SHARED 8
+#define NOT_SHARED (UINT64_MAX << SHARED)
+
+WIDE static inline const char *read_integers(const char *at, const char *end, uint32_t *numbers,
+                                             unsigned cap, unsigned *count_p)
+{
+    const char *last = at;
+    unsigned count = *count_p;
+    uint64_t wrong = 0;
+
+    for (uint64_t own = UINT64_MAX; wrong == 0 && end - at >= BLOCK + 8 && cap - count >= BLOCK / 2;
+         own = NOT_SHARED, at += BLOCK - SHARED) {
+        const block_t b = load(at);
+        const uint64_t digits = of_class(b, list_low, list_high, DIGIT);
+        const uint64_t between = of_class(b, list_low, list_high, COMMA_SPACE | CONTROL);
+        wrong = ~(digits | between) | find_nine(digits);
+        const uint64_t all = between & digits << 1 & ((wrong & -wrong) - 1);
+        const uint64_t ends = all & own, others = all & ~own;
+        if (ends == 0)
+            break;
+        const uint64_t starts =
+            digits & ~(digits << 1) & UINT64_MAX << (63 - __builtin_clzll(others | 1));
+        take_numbers(b, at, starts, ends, (unsigned) __builtin_popcountll(ends), numbers + count);
+        count += (unsigned) __builtin_popcountll(ends);
+        last = at + BLOCK - 1 - __builtin_clzll(ends);
+    }
+    *count_p = count;
     return last;
 }
 

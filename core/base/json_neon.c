@@ -72,6 +72,31 @@ static inline bool is_plain(block_t b, uint8_t quote, uint8_t slash, uint8_t bla
                                        special(b.val[3], quote, slash, blank)))) == 0;
 }
 
+static inline unsigned first_bit(uint64_t mask)
+{
+    return mask != 0 ? (unsigned) __builtin_ctzll(mask) : 64;
+}
+
+/* Two digits, then four, then eight: always the second is added to ten, a hundred, ten thousand times the first. */
+static inline void decimal_8(const uint64_t words[8], uint32_t *numbers)
+{
+    for (unsigned i = 0; i < 8; i++) {
+        const uint64_t digits = words[i] & UINT64_C(0x0f0f0f0f0f0f0f0f);
+        const uint64_t twos = (digits * 10 + (digits >> 8)) & UINT64_C(0x00ff00ff00ff00ff);
+        const uint64_t fours = (twos * 100 + (twos >> 16)) & UINT64_C(0x0000ffff0000ffff);
+        numbers[i] = (uint32_t) (fours * 10000 + (fours >> 32));
+    }
+}
+
+#include "base/json_words.h"
+
+static inline void take_numbers(block_t b, const char *at, uint64_t starts, uint64_t ends,
+                                unsigned count, uint32_t *numbers)
+{
+    (void) b;
+    take_words(at, starts, ends, count, numbers);
+}
+
 #include "base/json_block.h"
 
 static const char *find_string_end(const char *at, const char *end, bool *escaped_p)
@@ -84,5 +109,11 @@ static const char *find_integers_end(const char *at, const char *end, size_t *co
     return integers_end(at, end, count_p);
 }
 
-const bt_json_wide_t bt_json_neon = {find_string_end, find_integers_end};
+static const char *take_integers(const char *at, const char *end, uint32_t *numbers, unsigned cap,
+                                 unsigned *count_p)
+{
+    return read_integers(at, end, numbers, cap, count_p);
+}
+
+const bt_json_wide_t bt_json_neon = {find_string_end, find_integers_end, take_integers};
 #endif

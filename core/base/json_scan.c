@@ -225,6 +225,12 @@ const char *bt_json_integers_end(const char *at, const char *end, size_t *count_
 {
     return wide != NULL ? wide->integers_end(at, end, count_p) : at;
 }
+
+const char *bt_json_read_integers(const char *at, const char *end, uint32_t *numbers, unsigned cap,
+                                  unsigned *count_p)
+{
+    return wide != NULL ? wide->read_integers(at, end, numbers, cap, count_p) : at;
+}
 #else
 static bool scan_wide(bt_json_scan_t *s)
 {
@@ -235,6 +241,16 @@ static bool scan_wide(bt_json_scan_t *s)
 const char *bt_json_integers_end(const char *at, const char *end, size_t *count_p)
 {
     (void) end;
+    (void) count_p;
+    return at;
+}
+
+const char *bt_json_read_integers(const char *at, const char *end, uint32_t *numbers, unsigned cap,
+                                  unsigned *count_p)
+{
+    (void) end;
+    (void) numbers;
+    (void) cap;
     (void) count_p;
     return at;
 }

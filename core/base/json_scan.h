@@ -46,12 +46,18 @@ typedef struct bt_json_wide {
     /* Goes from one element of a list to another, behind the comma of some integer: all before it
      * are integers. How many is added to *count_p. Not all that there are: the last ones are left. */
     const char *(*integers_end)(const char *at, const char *end, size_t *count_p);
+    /* Integers below 10^8 with white space and commas between them, appended to numbers, which has *count_p and takes cap.
+     * Returns the end of the last one's digits. Not all that there are, nor what stands far apart. */
+    const char *(*read_integers)(const char *at, const char *end, uint32_t *numbers, unsigned cap,
+                                 unsigned *count_p);
 } bt_json_wide_t;
 extern const bt_json_wide_t bt_json_avx512, bt_json_avx2, bt_json_neon;
 /* The nth of those that this processor can do, the best one first; NULL: it has no more. */
 const bt_json_wide_t *bt_json_wide(unsigned nth);
 /* By the best one there is; `at` where there is none. */
 const char *bt_json_integers_end(const char *at, const char *end, size_t *count_p);
+const char *bt_json_read_integers(const char *at, const char *end, uint32_t *numbers, unsigned cap,
+                                  unsigned *count_p);
 
 /* First byte that is a quote, a backslash, a control character or not ASCII; `end` when there is
  * none. */

@@ -147,3 +147,44 @@ size_t bt_json_size(bt_str_t container)
     (void) skip_bracket(bare.p, bare.p + bare.n, &size);
     return size;
 }
+
+/* ---- lists of ids ---- */
+
+/* White space between two numbers: an indented line. What has more costs more than it is worth. */
+#define GAP_MAX 256
+
+static bool read_u32(bt_str_t list, size_t *at, uint32_t *number_p)
+{
+    uint64_t number = 0;
+    size_t i = *at, start;
+    const size_t gap_end = list.n - i < GAP_MAX ? list.n : i + GAP_MAX;
+
+    while (i < gap_end && (bt_str_is_blank(list.p[i]) || list.p[i] == ','))
+        i++;
+    for (start = i; i < list.n && list.p[i] >= '0' && list.p[i] <= '9' && number <= UINT32_MAX; i++)
+        number = number * 10 + (unsigned) (list.p[i] - '0');
+    if (i == start || number > UINT32_MAX)
+        return false;
+    *number_p = (uint32_t) number;
+    *at = i;
+    return true;
+}
+
+unsigned bt_json_read_u32(bt_str_t list, size_t *at, uint32_t *numbers, unsigned cap)
+{
+    unsigned count = 0;
+    bool pays = true; /* there may be more short ones */
+
+    while (count < cap) {
+        const unsigned before = count;
+        if (pays)
+            *at = (size_t) (bt_json_read_integers(list.p + *at, list.p + list.n, numbers, cap,
+                                                  &count) -
+                            list.p);
+        pays = count > before;
+        if (count == cap || !read_u32(list, at, &numbers[count]))
+            break;
+        count++;
+    }
+    return count;
+}

@@ -17,6 +17,7 @@
 #include "gateway/crash.h"
 #include "gateway/fleet.h"
 #include "script/shared/kv_hits.h"
+#include "script/shared/prompt_ids.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -251,6 +252,7 @@ static void run_thread(void *arg)
     bt_loop_run(&el->loop);
     bt_crash_thread_end();
     bt_kv_hits_thread_fini();
+    bt_prompt_ids_thread_fini();
     bt_pages_thread_fini();
 }
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/rand.h"
 #include "dispatch/plan/tokenize.h"
+#include "script/shared/prompt_ids.h"
 
 /* ---- which ---- */
 
@@ -118,6 +119,8 @@ static void describe_space(const bt_intent_t *intent, bt_policy_request_t *q)
 
 bt_policy_request_t bt_policy_call_describe(bt_request_t *r)
 {
+    if (r->prompt_number == 0)
+        r->prompt_number = bt_prompt_number();
     bt_policy_request_t q = {
         .id = r->id,
         .path = r->path,
@@ -132,6 +135,7 @@ bt_policy_request_t bt_policy_call_describe(bt_request_t *r)
         .prompt_tokens = r->prompt_tokens,
         .max_tokens = r->intent.max_tokens,
         .prompt = r->intent.prompt != NULL ? r->intent.prompt->value : BT_STR_NULL,
+        .prompt_number = r->prompt_number,
         .ids = bt_tokenize_ids(r),
         .token_source = bt_tokenize_source(r),
         .prefix_space = r->prefix_space,

@@ -14,6 +14,7 @@
 #include "dispatch/plan/token_cache.h"
 #include "dispatch/state/kept.h"
 #include "script/shared/prefix_hash.h"
+#include "script/shared/prompt_ids.h"
 
 #include <stdlib.h>
 
@@ -227,7 +228,7 @@ static const char *read_ids(bt_request_t *r)
     bt_buf_t *ids;
 
     if (bt_json_get(t->reply.text, BT_STR("tokens"), &tokens) < 0 || tokens.type != BT_JSON_ARRAY ||
-        !bt_prefix_is_ids(tokens.value))
+        !bt_prompt_is_ids(tokens.value))
         return "the answer has no list of tokens";
     ids = bt_buf_copy(tokens.value.p, tokens.value.n);
     if (ids == NULL)

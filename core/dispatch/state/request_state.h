@@ -141,11 +141,11 @@ struct bt_request {
     bt_rule_match_t rule;  /* as long as the generation is pinned */
     uint64_t prompt_tokens;
     uint64_t predicted,
-        predicted_at;      /* tokens that this worker (its id) has of it, by KV events; 0 = none */
-    uint64_t prefix_space; /* bt_policy_request_t */
-    bt_str_t session, tenant; /* x-session-id, else the body's; bt_client_tenant */
-    const char *tls_version;  /* of the client's connection; NULL = plain */
-    bt_str_t peer;            /* the client's address, where the access log names it */
+        predicted_at; /* tokens that this worker (its id) has of it, by KV events; 0 = none */
+    uint64_t prefix_space, prompt_number; /* bt_policy_request_t */
+    bt_str_t session, tenant;             /* x-session-id, else the body's; bt_client_tenant */
+    const char *tls_version;              /* of the client's connection; NULL = plain */
+    bt_str_t peer;                        /* the client's address, where the access log names it */
     bt_record_t record;
     bt_request_trace_t *trace;      /* NULL = there are no traces */
     const bt_attempt_t *last;       /* the one that was begun last; NULL = none yet */

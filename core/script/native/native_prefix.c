@@ -10,6 +10,16 @@
 
 #define CHAIN_TOKENS 16384u
 
+/* A call's own where the request has no number: then only this call asks. */
+static bt_prompt_ids_t *ids_of(const bt_policy_t *policy, bt_str_t prompt)
+{
+    const uint64_t number = policy->call.req->prompt_number;
+
+    return bt_prompt_ids_of(prompt, number != 0
+                                        ? (bt_prompt_key_t){0, number}
+                                        : (bt_prompt_key_t){policy->epoch, policy->call.serial});
+}
+
 /* Some ten thousand tokens at once. */
 static unsigned chain_prompt(lua_State *L, bt_str_t prompt, unsigned tokens, uint64_t *hashes)
 {
@@ -17,7 +27,7 @@ static unsigned chain_prompt(lua_State *L, bt_str_t prompt, unsigned tokens, uin
     unsigned count = 0, wanted;
     bt_prefix_chain_t chain;
 
-    bt_prefix_chain_begin(&chain, prompt, tokens);
+    bt_prefix_chain_begin(&chain, prompt, ids_of(bt_policy_of(L), prompt), tokens);
     do {
         bt_vm_check_time(L);
         wanted = count + blocks < BT_PREFIX_BLOCKS_MAX ? count + blocks : BT_PREFIX_BLOCKS_MAX;
@@ -62,10 +72,10 @@ static const bt_prefix_matches_t *match(const bt_policy_t *policy)
     if (k->prefix.is_matched)
         return &k->prefix.matches;
     bt_prefix_find(k->prefix.hashes, k->prefix.count, &k->prefix.matches);
-    k->prefix.found =
-        !policy->is_dry_run && !req->is_apart
-            ? bt_kv_hits_find(req->ids.n > 0 ? req->ids : req->prompt, req->model, req->cache_salt)
-            : 0;
+    k->prefix.found = !policy->is_dry_run && !req->is_apart
+                          ? bt_kv_hits_find(ids_of(policy, req->ids.n > 0 ? req->ids : req->prompt),
+                                            req->model, req->cache_salt)
+                          : 0;
     k->prefix.is_matched = true;
     return &k->prefix.matches;
 }

@@ -1,19 +1,13 @@
 #include "script/shared/kv_hits.h"
 
 #include "kvindex/chain.h"
-#include "script/shared/prefix_hash.h"
-
-#include <stdlib.h>
 
 #define IDS_MAX (1u << 17) /* of a prompt that are looked at */
-#define IDS_LEAST 4096u
 
 static _Atomic(bt_kv_index_t *) the_index;
 static _Thread_local struct {
     bt_kv_query_t *query;
     uint64_t serial;
-    uint32_t *ids;
-    unsigned cap;
 } own;
 
 void bt_kv_hits_set_index(bt_kv_index_t *index)
@@ -21,61 +15,25 @@ void bt_kv_hits_set_index(bt_kv_index_t *index)
     atomic_store(&the_index, index);
 }
 
-/* ---- ids ---- */
-
-struct reader {
-    bt_str_t prompt;
-    size_t at;
-    unsigned count;
-    bool has_ended;
-};
-
-static bool make_room(unsigned wanted)
-{
-    unsigned cap = own.cap > 0 ? own.cap : IDS_LEAST;
-
-    while (cap < wanted)
-        cap *= 2;
-    if (cap == own.cap)
-        return true;
-    uint32_t *ids = realloc(own.ids, cap * sizeof(ids[0]));
-    if (ids == NULL)
-        return false;
-    own.ids = ids;
-    own.cap = cap;
-    return true;
-}
-
 /* One is read further than wanted, so that the prompt's last one is left out: every engine computes that, whatever its cache holds. */
 static unsigned read_ids(void *user, unsigned wanted, const uint32_t **tokens_p)
 {
-    struct reader *r = user;
+    const unsigned most = wanted < IDS_MAX ? wanted + 1 : IDS_MAX;
+    const unsigned have = bt_prompt_ids_read(user, most, tokens_p);
 
-    wanted = wanted < IDS_MAX ? wanted : IDS_MAX - 1;
-    if (!make_room(wanted + 1))
-        r->has_ended = true;
-    while (!r->has_ended && r->count <= wanted)
-        if (bt_prefix_next_id(r->prompt, &r->at, &own.ids[r->count]))
-            r->count++;
-        else
-            r->has_ended = true;
-    *tokens_p = own.ids;
-    return r->count > 0 ? r->count - 1 : 0;
+    return (have < IDS_MAX ? have : IDS_MAX) - (have > 0);
 }
 
-/* ---- hits ---- */
-
-uint64_t bt_kv_hits_find(bt_str_t prompt, bt_str_t model, bt_str_t salt)
+uint64_t bt_kv_hits_find(bt_prompt_ids_t *ids, bt_str_t model, bt_str_t salt)
 {
     bt_kv_index_t *index = atomic_load(&the_index);
-    struct reader r = {.prompt = prompt, .at = 1};
 
-    if (index == NULL || !bt_prefix_is_ids(prompt) ||
+    if (index == NULL || ids == NULL ||
         (own.query == NULL && bt_kv_query_new(&own.query, index) < 0))
         return 0;
     /* vLLM's adapters are models; one that no engine has stored blocks of may as well be none. */
     const bt_str_t lora = bt_kv_index_knows_lora(index, model) ? model : BT_STR("");
-    (void) bt_kv_query_find(own.query, &(bt_kv_prompt_t){read_ids, &r, bt_kv_root(lora, salt)});
+    (void) bt_kv_query_find(own.query, &(bt_kv_prompt_t){read_ids, ids, bt_kv_root(lora, salt)});
     return ++own.serial;
 }
 
@@ -102,9 +60,6 @@ bool bt_kv_hits_get(uint64_t found, uint64_t parts, bt_kv_hit_t *hit_p)
 void bt_kv_hits_thread_fini(void)
 {
     bt_kv_query_free(own.query);
-    free(own.ids);
     own.query = NULL;
-    own.ids = NULL;
-    own.cap = 0;
     own.serial++;
 }

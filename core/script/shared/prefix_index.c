@@ -15,6 +15,7 @@
 #define WAYS 8
 #define CELLS 15 /* workers remembered per block */
 #define BUSY 1u
+#define AHEAD 16u           /* blocks: what they lead to comes into the cache meanwhile */
 #define COUNTERS (1u << 16) /* ids count up, so live workers rarely share one */
 
 struct way {
@@ -37,6 +38,13 @@ static uint64_t key_of(uint64_t hash)
 static unsigned set_of(uint64_t key)
 {
     return (unsigned) (key >> 32) % SETS;
+}
+
+/* Of the block that is AHEAD of this one. */
+static void fetch_head(const uint64_t *hashes, unsigned i, unsigned n)
+{
+    if (n - i > AHEAD)
+        __builtin_prefetch(&heads[set_of(key_of(hashes[i + AHEAD]))]);
 }
 
 static int find(unsigned set, uint64_t key)
@@ -117,8 +125,9 @@ static void insert(const uint64_t *hashes, unsigned n, uint32_t worker, uint64_t
     for (unsigned i = 0; i < n; i++) {
         uint64_t key = key_of(hashes[i]);
         unsigned set = set_of(key);
-        int way = find(set, key);
 
+        fetch_head(hashes, i, n);
+        int way = find(set, key);
         if (way < 0)
             way = take(set, key, (uint32_t) now_ms);
         else
@@ -193,15 +202,29 @@ static bool read_way(uint64_t hash, uint32_t seen[CELLS])
     return true;
 }
 
+/* How many leading blocks somebody has. Their workers are on their way into the cache. */
+static unsigned find_longest(const uint64_t *hashes, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        const uint64_t key = key_of(hashes[i]);
+        const unsigned set = set_of(key);
+
+        fetch_head(hashes, i, n);
+        const int way = find(set, key);
+        if (way < 0)
+            return i;
+        __builtin_prefetch(&ways[set][way]);
+    }
+    return n;
+}
+
 /* Forward over keys alone; then backward over workers, so that each is met first at its longest match. */
 void bt_prefix_find(const uint64_t *hashes, unsigned n, bt_prefix_matches_t *m)
 {
     uint32_t seen[CELLS] = {0};
 
     bt_prefix_matches_clear(m);
-    while (m->longest < n &&
-           find(set_of(key_of(hashes[m->longest])), key_of(hashes[m->longest])) >= 0)
-        m->longest++;
+    m->longest = find_longest(hashes, n);
     for (unsigned i = m->longest; i > 0 && m->count < BT_PREFIX_MATCHES_MAX; i--)
         if (read_way(hashes[i - 1], seen))
             for (int c = 0; c < CELLS; c++)

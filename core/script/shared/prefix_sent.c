@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #define CELLS (1u << 18)
+#define AHEAD 16u /* blocks whose cells come into the cache meanwhile */
 #define TIME_BITS 24
 #define TIME_MASK ((UINT64_C(1) << TIME_BITS) - 1)
 
@@ -19,6 +20,8 @@ void bt_prefix_sent_note(const uint64_t *hashes, unsigned count, uint32_t worker
 {
     for (unsigned i = 0; i < count; i++) {
         const uint64_t key = key_of(hashes[i], worker);
+        if (count - i > AHEAD)
+            __builtin_prefetch(&cells[key_of(hashes[i + AHEAD], worker) % CELLS], 1);
         atomic_store_explicit(&cells[key % CELLS], (key & ~TIME_MASK) | (now_ms & TIME_MASK),
                               memory_order_relaxed);
     }

@@ -141,7 +141,7 @@ static void read_request(lua_State *L, int idx, bt_policy_request_t *req, bt_ide
     read_identity(L, idx, identity);
     req->identity = identity;
     req->prompt = bt_testing_member(L, idx, "prompt");
-    req->token_source = bt_prefix_is_ids(req->prompt) ? BT_TOKENS_CLIENT : BT_TOKENS_ESTIMATE;
+    req->token_source = bt_prompt_is_ids(req->prompt) ? BT_TOKENS_CLIENT : BT_TOKENS_ESTIMATE;
     req->cache_salt = bt_testing_member(L, idx, "cache_salt");
     if (req->cache_salt.p != NULL)
         req->prefix_space = bt_hash64(bt_testing_member(L, idx, "cache_salt"), 1);

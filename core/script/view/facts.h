@@ -71,6 +71,8 @@ typedef struct bt_policy_request {
     bt_str_t klass;      /* what route called it: req.class */
     bt_str_t
         prompt; /* raw JSON value of the prompt (text, ids, messages); NULL = none. Only native functions look at it. */
+    uint64_t
+        prompt_number; /* of all that this thread has (prompt_ids.h); 0 = none: calls share nothing of it */
     bt_str_t ids; /* of a prompt that is text: a list as JSON, told by an engine; "" = none */
     enum bt_token_source token_source;
     uint64_t prefix_space; /* prompts of another space share no KV; 0 = none but the model's */

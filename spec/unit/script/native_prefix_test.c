@@ -5,6 +5,8 @@
 #include "script/shared/prefix_ring.h"
 #include "script_fixture.h"
 
+#include <sys/mman.h>
+
 #define DONE " return { prefill = 1, decode = view.decode[1] }"
 
 static int forget(void **state)
@@ -86,6 +88,36 @@ static void nothing_outlives_the_call(void **state)
         }
     bt_policy_free(policy);
     fleet_fini(&f);
+}
+
+/* Ids are read when somebody first asks, and then stay for all who ask of the same request. */
+static void ids_are_read_once(void **state)
+{
+    struct fleet f;
+    char text[] = "[101,102,103,104,105,106,107,108]";
+    void *nothing = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    assert_ptr_not_equal(nothing, MAP_FAILED);
+    fleet_init(&f, 3, 1, 0);
+    f.req.prompt = (bt_str_t){nothing, 4096};
+    f.req.prompt_number = bt_prompt_number();
+    plan_once(&f, POLICY("assert(baton.argmin(view.prefill, 'requests'))" DONE));
+
+    f.req.prompt = bt_str(text);
+    plan_once(&f, POLICY("assert(baton.prefix_blocks(req, 4) == 2)\n"
+                         "baton.prefix_insert(req, view.prefill[2], 4)" DONE));
+    text[1] = '9';
+    plan_once(&f, POLICY("assert(baton.prefix_match(view.prefill, req, 4) == view.prefill[2])\n"
+                         "assert(baton.prefix_blocks(req, 2) == 4)" DONE));
+    f.req.prompt_number = bt_prompt_number();
+    plan_once(&f, POLICY("assert(baton.prefix_match(view.prefill, req, 4) == nil)" DONE));
+    text[1] = '1';
+    f.req.prompt_number = 0;
+    plan_once(&f, POLICY("assert(baton.prefix_match(view.prefill, req, 4).id == 2)" DONE));
+    text[1] = '9';
+    plan_once(&f, POLICY("assert(baton.prefix_match(view.prefill, req, 4) == nil)" DONE));
+    fleet_fini(&f);
+    munmap(nothing, 4096);
 }
 
 /* What every prompt begins with is known to all: it must not draw all prompts to one worker. */
@@ -183,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(match_and_insert, forget),
         cmocka_unit_test_setup(nothing_outlives_the_call, forget),
+        cmocka_unit_test_setup(ids_are_read_once, forget),
         cmocka_unit_test_setup(equals_share, forget),
         cmocka_unit_test_setup(keys, forget),
         cmocka_unit_test_setup(engines_that_tell_are_not_told_of, forget),

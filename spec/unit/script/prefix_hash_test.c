@@ -15,9 +15,10 @@ static uint64_t of_bytes(const void *p, size_t n)
 
 static unsigned chain(bt_str_t prompt, unsigned block_tokens, uint64_t *hashes, unsigned max)
 {
+    bt_prompt_ids_t *ids = bt_prompt_ids_of(prompt, (bt_prompt_key_t){1, bt_prompt_number()});
     bt_prefix_chain_t c;
 
-    bt_prefix_chain_begin(&c, prompt, block_tokens);
+    bt_prefix_chain_begin(&c, prompt, ids, block_tokens);
     return bt_prefix_chain_more(&c, hashes, 0, max);
 }
 

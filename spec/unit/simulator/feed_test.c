@@ -59,9 +59,10 @@ static unsigned told(unsigned engine)
 {
     char text[BT_SIM_PROMPT_BYTES(LENGTH * BLOCK + 1)];
     const bt_str_t prompt = bt_sim_prompt(&s.trace, &s.request, text);
+    bt_prompt_ids_t *ids = bt_prompt_ids_of(prompt, (bt_prompt_key_t){1, bt_prompt_number()});
     bt_kv_hit_t hit;
 
-    if (!bt_kv_hits_get(bt_kv_hits_find(prompt, BT_STR("sim"), BT_STR("")),
+    if (!bt_kv_hits_get(bt_kv_hits_find(ids, BT_STR("sim"), BT_STR("")),
                         bt_kv_parts(s.feed.first_part + engine, 1), &hit))
         return UINT32_MAX;
     assert_int_equal(hit.tokens, hit.blocks * BLOCK);
