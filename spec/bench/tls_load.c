@@ -7,6 +7,7 @@
  *     warmup=1       seconds of those that are not counted
  *     seconds=4      and that are
  *     patience=60    seconds in which the connections of a kind have to be there
+ *     steps=1        before each of its four parts print "part" and wait for a line: whoever runs several says whose turn it is
  *     pids=PID[,PID...]   whose CPU time and memory to tell
  *
  * Each answer has to be 200 and come whole, and each ticket to be taken. The certificate is not verified: that costs the gateway nothing. Prints one line of
@@ -47,6 +48,7 @@ struct client {
 };
 
 static double idle = 1000, active = 100, seconds = 4, warmup = 1, resumed = 1000, patience = 60;
+static double steps;
 static int epoll, pids[PIDS_MAX];
 static unsigned port, pid_count, fresh; /* fresh: without their first answer */
 static uint64_t right, failed;
@@ -235,6 +237,17 @@ static void turn(int ms)
 
 /* ---- the run ---- */
 
+/* Whoever started this ends the wait, with a line or by closing the pipe. */
+static void begin_part(void)
+{
+    if (steps == 0)
+        return;
+    puts("part");
+    fflush(stdout);
+    if (getchar() == EOF)
+        exit(1);
+}
+
 /* So many connections, AT_ONCE of them at a time, until each has had its first answer. Seconds. */
 static double open_all(unsigned count, bool goes, bool again)
 {
@@ -290,7 +303,8 @@ static bool read_option(char *word)
         const char *name;
         double *value;
     } numbers[] = {{"idle", &idle},     {"active", &active},   {"seconds", &seconds},
-                   {"warmup", &warmup}, {"resumed", &resumed}, {"patience", &patience}};
+                   {"warmup", &warmup}, {"resumed", &resumed}, {"patience", &patience},
+                   {"steps", &steps}};
     char *value = strchr(word, '=');
 
     if (value == NULL)
@@ -320,7 +334,7 @@ int main(int argc, char **argv)
         }
     if (port == 0) {
         fprintf(stderr, "usage: tls_load PORT [idle=N] [active=N] [seconds=N] [warmup=N] "
-                        "[resumed=N] [patience=N] [pids=PID,PID]\n");
+                        "[resumed=N] [patience=N] [steps=1] [pids=PID,PID]\n");
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
@@ -329,19 +343,23 @@ int main(int argc, char **argv)
     make_context();
     epoll = epoll_create1(EPOLL_CLOEXEC);
 
+    begin_part();
     uint64_t rss = sum_of(bench_rss_kib), cpu = sum_of(bench_cpu_us);
     const double open_s = open_all((unsigned) idle, false, false);
     const double open_us = (double) (sum_of(bench_cpu_us) - cpu) / idle;
     run_for(1);
     const double idle_kib = (double) (sum_of(bench_rss_kib) - rss) / idle;
 
+    begin_part();
     with_ticket = true;
     cpu = sum_of(bench_cpu_us);
     open_all((unsigned) resumed, true, false);
     const double resumed_us = (double) (sum_of(bench_cpu_us) - cpu) / resumed;
 
+    begin_part();
     with_ticket = false;
     open_all((unsigned) active, false, true);
+    begin_part();
     run_for(warmup);
     const uint64_t before = right, from_us = bench_now_us();
     cpu = sum_of(bench_cpu_us);
