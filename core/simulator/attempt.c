@@ -301,12 +301,14 @@ static void move_waiting(bt_sim_run_t *r, unsigned at)
     bt_sim_engine_t *to = &r->engines[at];
     bt_sim_job_t *job;
 
-    while ((job = bt_sim_engine_admit(to)) != NULL) {
+    while (bt_sim_works(r, at) && (job = bt_sim_engine_admit(to)) != NULL) {
         bt_sim_engine_t *from = &r->engines[job->prefill];
+        flight_of(job)->stage = BT_SIM_MOVING;
+        if (!bt_sim_works(r, job->prefill))
+            continue; /* from a silent host nothing comes */
         const double begin_s = fmax(r->now_s, fmax(from->link_free_s, to->link_free_s));
         from->link_free_s = to->link_free_s =
             begin_s + job->moved * m->kv_bytes_per_token / (m->link_gb_s * 1e9);
-        flight_of(job)->stage = BT_SIM_MOVING;
         bt_sim_events_push(&r->events, to->link_free_s, BT_SIM_MOVED, at, job);
     }
 }
@@ -321,7 +323,7 @@ static void start_step(bt_sim_run_t *r, unsigned i)
 
 void bt_sim_engine_go_on(bt_sim_run_t *r, unsigned engine)
 {
-    if (r->watches[engine].is_dead)
+    if (!bt_sim_works(r, engine))
         return;
     move_waiting(r, engine);
     start_step(r, engine);

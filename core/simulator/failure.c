@@ -1,8 +1,12 @@
-/* failure.c - engines whose process ends and comes back, and how the gateway hears of it.
+/* failure.c - engines whose process ends and comes back, or whose host falls silent, and how the gateway hears of it.
  *
- * Their connections are reset at once: every leg on them fails then. Nothing says that the worker is down until a connection to it is refused,
+ * A process ends: its connections are reset at once: every leg on them fails then. Nothing says that the worker is down until a connection to it is refused,
  * or the next health check is; whoever is sent to it before loses an attempt. From then on it is checked every second, and is up again with
  * the second good answer. Its KV is gone, and what its engine told of it no longer holds once it tells that it has begun anew.
+ *
+ * A host falls silent: connections stay, new ones are taken, and nothing comes. Requests are sent there and wait until three checks in a row had
+ * no answer within 2 s; then what waits there ends, as cluster/checks/loss.c has it (without its exception for most of a large role), and it is
+ * as one whose process has ended.
  *
  * A decode that waits for KV of a prefill that is gone fails too. What a prefill keeps for a decode that is gone stays until its lease ends. */
 #include "simulator/sim_impl.h"
@@ -17,6 +21,9 @@
 #define HEALTH_S 5.0  /* between two checks of a worker that is up, as the gateway's */
 #define STARTUP_S 1.0 /* of one that is down */
 #define SUCCESSES 2
+#define CHECK_S 2.0 /* that a check may take */
+#define FAILURES 3
+#define SILENT "silent:"
 
 /* ---- which ---- */
 
@@ -24,7 +31,8 @@ static int bad(char *err, size_t err_size, const char *text, const char *why)
 {
     snprintf(err, err_size,
              "--fail: %.60s: %s; p0@60-120 is the first prefill engine, from 60 s to 120 s, d1@60 "
-             "the second decode engine for good, decode@60-120 all of them",
+             "the second decode engine for good, decode@60-120 all of them, silent:p0@60 a host "
+             "that does not answer any more",
              text, why);
     return BT_E_INVAL;
 }
@@ -94,9 +102,11 @@ int bt_sim_failures_read(const char *text, unsigned prefills, unsigned decodes, 
     unsigned n = 0;
 
     for (const char *at = text; *at != '\0'; at += *at == ',') {
-        const char *to = strchr(at, '@');
         unsigned first, count;
-        bt_sim_failure_t f;
+        bt_sim_failure_t f = {.is_silent = strncmp(at, SILENT, strlen(SILENT)) == 0};
+        if (f.is_silent)
+            at += strlen(SILENT);
+        const char *to = strchr(at, '@');
         if (to == NULL)
             return bad(err, err_size, at, "when?");
         const size_t len = (size_t) (to - at);
@@ -138,6 +148,8 @@ static bt_sim_failure_result_t *failure_of(bt_sim_run_t *r, unsigned engine)
     return &r->out->failures[r->watches[engine].failure - 1];
 }
 
+static void lose(bt_sim_run_t *r, unsigned engine, int rc);
+
 static void check_in(bt_sim_run_t *r, unsigned engine, double at_s)
 {
     bt_sim_events_forget(&r->events, BT_SIM_CHECK, engine, NULL);
@@ -169,6 +181,15 @@ void bt_sim_check(bt_sim_run_t *r, unsigned engine)
     bt_worker_t *w = r->workers[engine];
     bt_sim_watch_t *watch = &r->watches[engine];
 
+    if (watch->is_silent && ++watch->unanswered < FAILURES) {
+        check_in(r, engine, r->now_s + HEALTH_S); /* from check to check, however long one takes */
+        return;
+    }
+    if (watch->is_silent) {
+        note_down(r, engine);
+        lose(r, engine, BT_E_LOST);
+        return;
+    }
     if (watch->is_dead) {
         note_down(r, engine);
         return;
@@ -186,6 +207,9 @@ void bt_sim_check(bt_sim_run_t *r, unsigned engine)
 
 void bt_sim_revive(bt_sim_run_t *r, unsigned engine)
 {
+    if (r->watches[engine]
+            .is_silent) /* nobody has seen it; what begins anew knows no connections */
+        lose(r, engine, BT_E_RESET);
     r->watches[engine].is_dead = false;
     if (r->setup->is_exact)
         bt_sim_feed_restart(&r->feed, engine);
@@ -238,7 +262,7 @@ static void detach(bt_sim_run_t *r, bt_sim_flight_t *f, unsigned dead)
         bt_sim_engine_let_go(decode, job, true);
 }
 
-static void fail_leg(bt_sim_run_t *r, bt_sim_flight_t *f, unsigned dead)
+static void fail_leg(bt_sim_run_t *r, bt_sim_flight_t *f, unsigned dead, int rc)
 {
     const bool is_alone = f->job.prefill == f->job.decode;
     const bool waits = f->stage == BT_SIM_AWAITED || f->stage == BT_SIM_MOVING;
@@ -251,28 +275,21 @@ static void fail_leg(bt_sim_run_t *r, bt_sim_flight_t *f, unsigned dead)
         bt_sim_engine_go_on(r, decode);
         return;
     }
-    bt_sim_attempt_failed(r, f, BT_E_RESET,
+    bt_sim_attempt_failed(r, f, rc,
                           is_alone                    ? "single"
                           : f->stage == BT_SIM_PROMPT ? "prefill"
                                                       : "decode",
                           r->workers[dead]);
 }
 
-void bt_sim_fail(bt_sim_run_t *r, unsigned engine)
+/* It has nothing any more, and what was on it ends so. */
+static void lose(bt_sim_run_t *r, unsigned engine, int rc)
 {
-    bt_sim_watch_t *watch = &r->watches[engine];
     bt_list_t hit, *it, *tmp;
 
     bt_list_init(&hit);
-    while (r->setup->failures[watch->failure].engine != engine ||
-           r->setup->failures[watch->failure].from_s < r->now_s)
-        watch->failure++;
-    r->last_failure = ++watch->failure;
-    watch->is_dead = true;
-    watch->back_s = r->setup->failures[watch->failure - 1].until_s;
-    if (atomic_load(&r->workers[engine]->health) == BT_HEALTH_DOWN) /* since the last time */
-        failure_of(r, engine)->known_s = r->now_s;
-    bt_sim_events_forget(&r->events, BT_SIM_STEP, engine, NULL);
+    r->watches[engine].is_silent = false;
+    r->watches[engine].is_dead = true;
     bt_sim_events_forget(&r->events, BT_SIM_LEASE, engine, NULL);
     bt_list_each (&r->flights, it, tmp) {
         bt_sim_flight_t *f = bt_container_of(it, bt_sim_flight_t, link);
@@ -283,13 +300,47 @@ void bt_sim_fail(bt_sim_run_t *r, unsigned engine)
         bt_list_push(&hit, it);
     }
     bt_sim_engine_reset(&r->engines[engine]);
-    check_in(r, engine, (floor(r->now_s / HEALTH_S) + 1) * HEALTH_S);
-    if (isfinite(watch->back_s))
-        bt_sim_events_push(&r->events, watch->back_s, BT_SIM_REVIVE, engine, NULL);
     while (!bt_list_empty(&hit)) {
         bt_sim_flight_t *f = bt_container_of(hit.next, bt_sim_flight_t, link);
         bt_list_remove(&f->link);
         bt_list_push(&r->flights, &f->link);
-        fail_leg(r, f, engine);
+        fail_leg(r, f, engine, rc);
     }
+}
+
+/* What moves to it or from it stands still. */
+static void stop_moving(bt_sim_run_t *r, unsigned engine)
+{
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&r->flights, it, tmp) {
+        bt_sim_flight_t *f = bt_container_of(it, bt_sim_flight_t, link);
+        if (f->stage == BT_SIM_MOVING && bt_sim_is_on(f, engine))
+            bt_sim_events_forget(&r->events, BT_SIM_MOVED, f->job.decode, &f->job);
+    }
+}
+
+void bt_sim_fail(bt_sim_run_t *r, unsigned engine)
+{
+    bt_sim_watch_t *watch = &r->watches[engine];
+    const bool is_down = atomic_load(&r->workers[engine]->health) == BT_HEALTH_DOWN;
+
+    while (r->setup->failures[watch->failure].engine != engine ||
+           r->setup->failures[watch->failure].from_s < r->now_s)
+        watch->failure++;
+    r->last_failure = ++watch->failure;
+    watch->back_s = r->setup->failures[watch->failure - 1].until_s;
+    watch->is_silent = r->setup->failures[watch->failure - 1].is_silent && !is_down;
+    watch->unanswered = 0;
+    if (is_down) /* since the last time */
+        failure_of(r, engine)->known_s = r->now_s;
+    bt_sim_events_forget(&r->events, BT_SIM_STEP, engine, NULL);
+    check_in(r, engine,
+             (floor(r->now_s / HEALTH_S) + 1) * HEALTH_S + (watch->is_silent ? CHECK_S : 0));
+    if (isfinite(watch->back_s))
+        bt_sim_events_push(&r->events, watch->back_s, BT_SIM_REVIVE, engine, NULL);
+    if (watch->is_silent)
+        stop_moving(r, engine);
+    else
+        lose(r, engine, BT_E_RESET);
 }

@@ -259,7 +259,7 @@ static void look_at(bt_sim_run_t *r, unsigned i)
     const bt_sim_engine_t *e = &r->engines[i];
     bt_load_sample_t *load = &r->workers[i]->load;
 
-    if (r->watches[i].is_dead)
+    if (!bt_sim_works(r, i))
         return;
     load->running = e->running_count;
     load->waiting = e->prompts.count + e->awaited.count + e->joining.count;

@@ -20,12 +20,13 @@
 #define BT_SIM_SECONDS_MAX                                                                         \
     1e7 /* of what happens at a time that is told; a dead engine is looked at every second */
 
-/* An engine whose process ends, and is there again later, empty. */
+/* An engine whose process ends, or whose host falls silent, and is there again later, empty. */
 typedef struct bt_sim_failure {
     unsigned engine;        /* prefills first, then decodes, then hybrids */
     double from_s, until_s; /* INFINITY: for good */
+    bool is_silent;         /* connections stay, and are taken, and nothing comes from them */
 } bt_sim_failure_t;
-/* "p0@60-120,decode@200": into a list with room for BT_SIM_FAILURES_MAX, by time. BT_E_INVAL with one line in err. */
+/* "p0@60-120,silent:decode@200": into a list with room for BT_SIM_FAILURES_MAX, by time. BT_E_INVAL with one line in err. */
 int bt_sim_failures_read(const char *text, unsigned prefills, unsigned decodes, unsigned hybrids,
                          bt_sim_failure_t *list, unsigned *count_p, char *err, size_t err_size);
 

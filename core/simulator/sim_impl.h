@@ -68,10 +68,12 @@ typedef struct bt_sim_flight {
 /* What the gateway knows of a worker by its checks. */
 typedef struct bt_sim_watch {
     bool is_dead;
-    unsigned oks;       /* in a row, since it was down */
-    unsigned failure;   /* its last, and one; 0 = none */
-    double back_s;      /* when it will be back, of one that is dead */
-    unsigned switching; /* which of the outcome's switches, and one; 0 = none */
+    bool is_silent;      /* and nobody knows it yet */
+    unsigned unanswered; /* checks in a row, since then */
+    unsigned oks;        /* in a row, since it was down */
+    unsigned failure;    /* its last, and one; 0 = none */
+    double back_s;       /* when it will be back, of one that is dead */
+    unsigned switching;  /* which of the outcome's switches, and one; 0 = none */
 } bt_sim_watch_t;
 
 typedef struct bt_sim_run {
@@ -125,6 +127,10 @@ void bt_sim_fleet_fini(bt_sim_run_t *r);
 const bt_worker_pool_t *bt_sim_pool(const bt_sim_run_t *r);
 int bt_sim_fleet_switch(bt_sim_run_t *r,
                         unsigned engine); /* a worker by the other role stands for it */
+static inline bool bt_sim_works(const bt_sim_run_t *r, unsigned engine)
+{
+    return !r->watches[engine].is_dead && !r->watches[engine].is_silent;
+}
 /* Candidates as they are now. */
 const bt_policy_view_t *bt_sim_view(bt_sim_run_t *r);
 void bt_sim_sample(bt_sim_run_t *r);

@@ -92,7 +92,7 @@ void bt_sim_switch(bt_sim_run_t *r, unsigned engine)
     *out = (bt_sim_switch_result_t){.asked_s = r->now_s, .done_s = -1};
     snprintf(out->name, sizeof out->name, "%s", w->name);
     out->is_to_prefill = w->spec.role == BT_ROLE_DECODE;
-    if (watch->is_dead || usable_of(r, w->spec.role) < 2) /* the last of its role */
+    if (!bt_sim_works(r, engine) || usable_of(r, w->spec.role) < 2) /* the last of its role */
         return;
     watch->switching = r->out->switch_count;
     set_switching(w, BT_SWITCH_DRAINING);
@@ -111,7 +111,7 @@ void bt_sim_switch_drain(bt_sim_run_t *r, unsigned engine)
     const bt_sim_watch_t *watch = &r->watches[engine];
     const double until_s = r->out->switches[watch->switching - 1].asked_s + TIMEOUT_S;
 
-    if (watch->is_dead || (!is_idle(r, engine) && r->now_s >= until_s)) {
+    if (!bt_sim_works(r, engine) || (!is_idle(r, engine) && r->now_s >= until_s)) {
         give_up(r, engine);
         return;
     }
@@ -127,7 +127,7 @@ void bt_sim_switched(bt_sim_run_t *r, unsigned engine)
 {
     bt_sim_watch_t *watch = &r->watches[engine];
 
-    if (watch->is_dead) {
+    if (!bt_sim_works(r, engine)) {
         give_up(r, engine);
         return;
     }

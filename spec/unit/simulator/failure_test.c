@@ -151,6 +151,65 @@ static void test_a_breaker_opens(void **state)
     near(-1, out->failures[0].known_s);
 }
 
+/* Three checks that are not answered within 2 s, at 5, 10 and 15 s: until then requests are sent there, and wait. */
+static void test_a_silent_host_is_found_by_checks(void **state)
+{
+    const bt_sim_failure_result_t *f = &out->failures[0];
+
+    (void) state;
+    ask(0, 32, 4, 1);
+    ask(6, 32, 4, 11);
+    ask(18, 32, 4, 21);
+    run(2, 1, 0, "silent:p0@0.02-40");
+    near(17000 + 42 + 32 + 6, (double) out->results[0].ttft_ms);
+    near(11000 + 42 + 42 + 32 + 6, (double) out->results[1].ttft_ms); /* behind the first */
+    near(42 + 32 + 6, (double) out->results[2].ttft_ms);
+    assert_int_equal(out->results[0].attempts, 2);
+    assert_int_equal(out->results[2].attempts, 1);
+    assert_int_equal(f->lost, 2);
+    assert_int_equal(f->refused, 0);
+    near(17, f->known_s);
+    near(41, f->usable_s);
+}
+
+/* An answer stands still, and so does KV that is on its way. What has begun is not begun again. */
+static void test_a_silent_decode(void **state)
+{
+    (void) state;
+    ask(0, 32, 8, 1);
+    ask(0.06, 32, 8, 11);
+    run(1, 2, 0, "silent:d0@0.11");
+    assert_true(out->results[0].is_failed);
+    assert_int_equal(out->results[0].attempts, 1);
+    assert_true(out->results[1].is_served);
+    assert_int_equal(out->results[1].attempts, 2);
+    near(17000 - 60 + 26 + 32 + 6,
+         (double) out->results[1].ttft_ms); /* prefill has its beginning */
+    assert_int_equal(out->failures[0].lost, 2);
+}
+
+static void test_kv_of_a_silent_prefill_does_not_come(void **state)
+{
+    (void) state;
+    ask(0, 32, 1, 1);
+    run(2, 2, 0, "silent:p0@0.06");
+    near(17000 + 42 + 32 + 6, (double) out->results[0].ttft_ms);
+    assert_true(out->results[0].is_served);
+}
+
+/* Before anybody knows: what waited there hears of it then. */
+static void test_a_silent_host_is_back(void **state)
+{
+    (void) state;
+    ask(0, 32, 4, 1);
+    ask(13, 32, 4, 11);
+    run(2, 1, 0, "silent:p0@0.02-12");
+    near(12000 + 42 + 32 + 6, (double) out->results[0].ttft_ms);
+    near(42 + 32 + 6, (double) out->results[1].ttft_ms);
+    near(-1, out->failures[0].known_s);
+    assert_int_equal(out->failures[0].lost, 1);
+}
+
 static void test_recovery(void **state)
 {
     const bt_sim_slo_t slo = {.ttft_ms = 50, .tpot_ms = 100};
@@ -168,8 +227,9 @@ static void test_recovery(void **state)
 
 static void test_what_cannot_be_is_refused(void **state)
 {
-    static const char *const wrong[] = {"p2@1", "w0@1",   "x@1",         "p0",     "p0@",
-                                        "p0@x", "p0@9-3", "p0@1-5,p0@3", "p0@inf", "p0@1-1e9"};
+    static const char *const wrong[] = {"p2@1",   "w0@1",     "x@1",     "p0",
+                                        "p0@",    "p0@x",     "p0@9-3",  "p0@1-5,p0@3",
+                                        "p0@inf", "p0@1-1e9", "silent:", "silent:p2@1"};
     bt_sim_failure_t list[BT_SIM_FAILURES_MAX];
     char err[256];
     unsigned count;
@@ -180,9 +240,12 @@ static void test_what_cannot_be_is_refused(void **state)
     }
     assert_true(bt_sim_failures_read("decode@2", 2, 100, 0, list, &count, err, sizeof err) < 0);
     assert_int_equal(
-        bt_sim_failures_read("decode@2,p0@1-1.5", 2, 2, 0, list, &count, err, sizeof err), 0);
+        bt_sim_failures_read("silent:decode@2,p0@1-1.5", 2, 2, 0, list, &count, err, sizeof err),
+        0);
     assert_int_equal(count, 3);
     assert_int_equal(list[0].engine, 0);
+    assert_false(list[0].is_silent);
+    assert_true(list[1].is_silent && list[2].is_silent);
     assert_int_equal(list[2].engine, 3);
     assert_true(isinf(list[2].until_s));
 }
@@ -198,6 +261,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_kv_in_transit_dies_with_prefill, begin, end),
         cmocka_unit_test_setup_teardown(test_it_comes_back_empty, begin, end),
         cmocka_unit_test_setup_teardown(test_a_breaker_opens, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_silent_host_is_found_by_checks, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_silent_decode, begin, end),
+        cmocka_unit_test_setup_teardown(test_kv_of_a_silent_prefill_does_not_come, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_silent_host_is_back, begin, end),
         cmocka_unit_test_setup_teardown(test_recovery, begin, end),
         cmocka_unit_test_setup_teardown(test_what_cannot_be_is_refused, begin, end)};
 
