@@ -3,16 +3,18 @@
 -- Prefill: the least of queue + miss_weight x new, in tokens. New: of this prompt, what the worker does not hold.
 -- Queue: its waiting prompts, of which it computes as much as it had to of its last ones. TTFT alone would weigh both
 -- the same; but a miss also delays those behind and pushes others' blocks out, so it weighs more. At five times the
--- traffic of the first half of Mooncake's conversations 8 serves 4.3 points more in time than 1 while alone_tokens is
+-- traffic of the first half of Mooncake's conversations 8 serves 5.9 points more in time than 1 while alone_tokens is
 -- 0, and no fewer else. So a hot prefix stays where it is (exploit) until that queue is miss_weight times the prompt
 -- longer, then a second worker learns it (explore). What nearly all prompts begin with draws nobody (min_share): where
 -- requests come one by one, the first worker to hold it would get them all, and its cache would forget what the
 -- others have room for.
 -- Decode: the fewest tokens, counted with what was sent in the last recent_s seconds: engines' and ledgers' counts
 -- rise when prefill has ended, and a burst would all see the same idle worker.
--- Alone on decode: where a decode worker has most of a prompt (turns of a conversation), at most alone_tokens are
--- new, and the pair's first token would come gain_tokens later; never where its time per token is above tpot_ms or
--- its KV is full.
+-- Alone on decode: at most alone_tokens, where the pair's first token would come later by gain_tokens, if the decode
+-- worker has most of the prompt (turns of a conversation), else by relief_tokens: prefill is overrun, and a pause of
+-- a step in others' answers costs less than their prompts' queue. Never where its time per token is above tpot_ms or
+-- its KV is full. At six times the traffic, where prefill cannot keep up, 94 % of the first half come in time with
+-- it, and 60 % without; at the trace's own pace it is not needed.
 -- Objective: with ttft_ms, who would come later goes where it is soonest, and who would be late even there is refused
 -- (503).
 -- Prefixes: KV events (exact) and what was sent in the last two seconds; without events, what was sent
@@ -26,7 +28,8 @@ local params = {
   min_share = { type = "number", min = 0, max = 1, default = 0.1,
     doc = "A shorter prefix than this share of the prompt counts for nothing." },
   gain_tokens = { type = "integer", min = 0, max = 1000000, default = 2048,
-    doc = "If that saves the time of so many." },
+    doc = "Of a prompt that it has most of, if that saves the time of so many." },
+  relief_tokens = { type = "integer", min = 0, max = 10000000, default = 32768, doc = "Of others, of so many." },
   transfer_weight = { type = "number", min = 0, max = 10, default = 0.1, doc = "Of moving a token's KV." },
   tpot_ms = { type = "number", min = 0, max = 60000, default = 50,
     doc = "A slower decode worker computes no prompts." },
@@ -94,11 +97,17 @@ local function wait_of(worker, req, s, p)
   return queue(worker, s) + new_tokens(worker, req, p)
 end
 
+local function is_late(worker, req, s, p)
+  return p.ttft_ms > 0 and wait_of(worker, req, s, p) * p.token_ms > p.ttft_ms
+end
+
+-- What a pair must take longer than.
 local function alone_score(worker, req, s, p)
   local new = new_tokens(worker, req, p)
-  local can = worker.role == "decode" and new <= p.alone_tokens and new <= req.prompt_tokens / 2
+  local can = worker.role == "decode" and new <= p.alone_tokens and not is_late(worker, req, s, p)
     and (worker.kv_free or 1) >= p.kv_free and (worker.tpot_ema_ms or 0) <= p.tpot_ms
-  return can and wait_of(worker, req, s, p) or math.huge
+  local gain = new <= req.prompt_tokens / 2 and p.gain_tokens or p.relief_tokens
+  return can and wait_of(worker, req, s, p) + gain or math.huge
 end
 
 local function decode_score(worker, s, p)
@@ -116,14 +125,11 @@ end
 
 -- By score, else where it is soonest, else nobody.
 local function in_time(list, score_of, req, s, p)
-  local function is_late(worker)
-    return p.ttft_ms > 0 and worker and wait_of(worker, req, s, p) * p.token_ms > p.ttft_ms
-  end
   local worker = least_of(list, score_of, req, s, p)
-  if is_late(worker) then
+  if worker and is_late(worker, req, s, p) then
     worker = least_of(list, wait_of, req, s, p)
   end
-  return not is_late(worker) and worker or nil
+  return worker and not is_late(worker, req, s, p) and worker or nil
 end
 
 local function plan(req, view, ctx)
@@ -137,7 +143,7 @@ local function plan(req, view, ctx)
   local prefill = in_time(prefills, prefill_score, req, s, p)
   local by_two = prefill and wait_of(prefill, req, s, p) + p.transfer_weight * req.prompt_tokens or math.huge
   local alone, by_one = least_of(view.single, alone_score, req, s, p)
-  if alone and by_one + p.gain_tokens < by_two then
+  if alone and by_one < by_two then
     return { kind = "single", worker = note(alone, req, s, p) }
   end
   if not prefill then
@@ -153,4 +159,4 @@ local function handover(ctx)
   return { miss = ctx.state.miss }
 end
 
-return { api = 2, name = "baton_kv", version = "1.1", params = params, start = start, handover = handover, plan = plan }
+return { api = 2, name = "baton_kv", version = "1.2", params = params, start = start, handover = handover, plan = plan }

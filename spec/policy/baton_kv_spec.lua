@@ -86,6 +86,29 @@ describe("baton_kv", function()
     assert.are.equal(first.decode, plan(turn).worker)
   end)
 
+  it("has short prompts computed on decode where prefill is overrun, unless they would be late there", function()
+    local function overrun(p, d)
+      f:set("p1", { prefill_tokens = p })
+      f:set("p2", { prefill_tokens = p })
+      f:set("d1", { prefill_tokens = d })
+    end
+    load_with()
+    f = testing.workers { prefill = 2, decode = 1 }
+    overrun(30000, 0)
+    assert.is_string(plan(prompt(20, 1)).prefill) -- of nobody's turn: 1,280 new tokens
+    overrun(40000, 0)
+    assert.are.equal("d1", plan(prompt(20, 2)).worker)
+    assert.is_string(plan(prompt(130, 3)).prefill) -- 8,320 are too many
+    overrun(40000, 10000)
+    assert.is_string(plan(prompt(20, 4)).prefill)
+    load_with { ttft_ms = 1000, token_ms = 0.1 } -- 10,000 tokens
+    f = testing.workers { prefill = 2, decode = 1 }
+    overrun(400000, 5000)
+    assert.are.equal("d1", plan(prompt(20, 5)).worker)
+    overrun(400000, 20000)
+    assert.has_error(function() plan(prompt(20, 6)) end, "it returned nil")
+  end)
+
   it("refuses who would miss the objective everywhere, and nobody without one", function()
     local function busy(p1, p2)
       f:set("p1", { prefill_tokens = p1 })
