@@ -8,12 +8,17 @@
 -- With `shared` a session's first request goes where the load is least, and the fleet remembers where that was: it
 -- stays there also when workers come and go, through whichever gateway it comes. While the shared state is away,
 -- sessions that this gateway knows stay where they are, and others go by their order.
+--
+-- With `priority` SGLang's engines are told that sessions' KV is worth that much: where they evict by priority
+-- (--radix-eviction-policy priority) requests without a session lose their prefixes first, so a conversation's is
+-- still there when its next turn comes. Among sessions the one unused for longest goes first.
 
 local params = {
   shared = { type = "boolean", default = false, doc = "Sessions have a place that all gateways of the fleet know." },
   ttl_s = { type = "number", min = 1, max = 86400, default = 3600, doc = "Not seen for so long, a session has none." },
   refresh_s = { type = "number", min = 0, max = 3600, default = 10,
     doc = "How long a gateway goes by what it knows of a session before it asks again." },
+  priority = { type = "integer", min = 0, max = 1000, default = 0, doc = "Of sessions' KV at SGLang; 0: not said." },
 }
 
 local function first_two(list, key)
@@ -135,10 +140,11 @@ local function plan(req, view, ctx)
   if not key then
     return least(view, prefills)
   end
-  if ctx.params.shared then
-    return plan_shared(view, prefills, key, ctx)
+  local answer = ctx.params.shared and plan_shared(view, prefills, key, ctx) or sticky(view, prefills, key)
+  if ctx.params.priority > 0 then
+    answer.hints = { priority = ctx.params.priority }
   end
-  return sticky(view, prefills, key)
+  return answer
 end
 
 return { api = 2, name = "session_affinity", version = "1.0", params = params, route = route, plan = plan }

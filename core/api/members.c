@@ -50,6 +50,8 @@ static const struct member {
     [BT_MEMBER_EXTRA_KEY] = {BT_STR("extra_key"), T_STRING | T_LIST},
     [BT_MEMBER_LORA_PATH] = {BT_STR("lora_path"), T_STRING | T_LIST},
     [BT_MEMBER_RID] = {BT_STR("rid"), FORBIDDEN},
+    /* SGLang: "never by an application client"; vLLM has it inside */
+    [BT_MEMBER_KV_HINTS] = {BT_STR("kv_hints"), FORBIDDEN},
     {BT_STR("kv_transfer_params"), FORBIDDEN}, {BT_STR("batch_kv_transfer_params"), FORBIDDEN},
     {BT_STR("ec_transfer_params"), FORBIDDEN}, {BT_STR("bootstrap_host"), FORBIDDEN},
     {BT_STR("bootstrap_port"), FORBIDDEN}, {BT_STR("bootstrap_room"), FORBIDDEN},
@@ -57,14 +59,13 @@ static const struct member {
     {BT_STR("data_parallel_rank"), FORBIDDEN}, {BT_STR("disagg_prefill_dp_rank"), FORBIDDEN},
     {BT_STR("decode_tp_size"), FORBIDDEN}, {BT_STR("kv_cache_report_mode"), FORBIDDEN},
     {BT_STR("disaggregated_params"), FORBIDDEN}, {BT_STR("prompt_token_ids_b64"), FORBIDDEN},
-    /* SGLang: "never by an application client"; vLLM has it inside */
-    {BT_STR("kv_hints"), FORBIDDEN},
     /* SGLang's own processes say these to each other */
     {BT_STR("http_worker_ipc"), FORBIDDEN}, {BT_STR("encoder_urls"), FORBIDDEN},
     {BT_STR("need_wait_for_mm_inputs"), FORBIDDEN}, {BT_STR("num_items_assigned"), FORBIDDEN},
     /* edited, or only of a size */
     {BT_STR("stream_options"), T_OPTIONS}, {BT_STR("min_tokens"), T_NUMBER},
-    {BT_STR("min_completion_tokens"), T_NUMBER}, {BT_STR("user"), T_NAME}, {BT_STR("request_id"), T_NAME},
+    {BT_STR("min_completion_tokens"), T_NUMBER}, {BT_STR("priority"), T_NUMBER}, {BT_STR("user"), T_NAME},
+    {BT_STR("request_id"), T_NAME},
     {BT_STR("store"), T_BOOL}, {BT_STR("background"), T_BOOL},
 };
 /* clang-format on */

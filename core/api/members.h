@@ -48,6 +48,7 @@ enum bt_member {
     BT_MEMBER_EXTRA_KEY,
     BT_MEMBER_LORA_PATH,
     BT_MEMBER_RID,
+    BT_MEMBER_KV_HINTS, /* stripped like the rid; hints.c of dispatch may put it back */
     BT_MEMBER_COUNT
 };
 

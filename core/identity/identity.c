@@ -27,7 +27,8 @@ static const struct {
               {"models", BT_MAY_LIST_MODELS},
               {"cancel", BT_MAY_CANCEL},
               {"admin-read", BT_MAY_READ_ADMIN},
-              {"admin-write", BT_MAY_CHANGE_ADMIN | BT_MAY_READ_ADMIN}};
+              {"admin-write", BT_MAY_CHANGE_ADMIN | BT_MAY_READ_ADMIN},
+              {"kv-hints", BT_MAY_GIVE_KV_HINTS}};
 #define SCOPE_COUNT (sizeof scopes / sizeof scopes[0])
 
 unsigned bt_scope_of(bt_str_t name)

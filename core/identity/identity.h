@@ -26,7 +26,8 @@ enum bt_scope_bit {
     BT_MAY_LIST_MODELS = 2,
     BT_MAY_CANCEL = 4,
     BT_MAY_READ_ADMIN = 8,
-    BT_MAY_CHANGE_ADMIN = 16 /* and read */
+    BT_MAY_CHANGE_ADMIN = 16, /* and read */
+    BT_MAY_GIVE_KV_HINTS = 32 /* its body's kv_hints goes to the engine */
 };
 #define BT_MAY_AS_CLIENT (BT_MAY_INFER | BT_MAY_LIST_MODELS | BT_MAY_CANCEL)
 #define BT_SCOPES_CLIENT "inference,models,cancel"

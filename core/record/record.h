@@ -19,7 +19,7 @@
  *      "engine":"vllm","connector":"NixlConnector","version":"0.32.0","dialect":"nixl","dp_size":2,"tp_size":4,"pp_size":2,"prefill_tokens":0,"decode_tokens":0,"requests":0,"transfer_bytes":0,"prefix_cached":40,"running":0,"waiting":0,"kv_free":0.5,
  *      "ttft_ema_ms":20,"tpot_ema_ms":5,"age_ms":300,"score":12.5}]},"decode":{..},"hybrid":{..},
  *      "single":{"total":1,"rows":[{"id":1}]}},
- *    "plan":{"kind":"handoff","prefill":"p1","decode":"d2","alternates":[{"prefill":"p1","decode":"d1"}]},
+ *    "plan":{"kind":"handoff","prefill":"p1","decode":"d2","alternates":[{"prefill":"p1","decode":"d1"}],"hints":{"priority":10}},
  *    "queue":{"class":"normal","share":"t","weight":1,"cost":300,"ahead_requests":9,"ahead_tokens":2700,
  *      "behind":[{"share":"u","tokens":1500}],"predicted_ms":800,"passed":7,"end":"called"},
  *    "encode":{"parts":[{"n":0,"worker":"e1","end_ms":9.1,"replaced":[{"encode":"e0","failure":"reset"}]}],"start_ms":0.1,"end_ms":9.2},
@@ -50,6 +50,7 @@
  *                   one that a native function or baton.note_score gave; a worker
  *                   of several lists has its row in the first, and its id (and score) in the others
  * plan, plan.alternates    the first plan; who serves alone is "worker":"w1" instead, there and in attempts
+ * plan.hints        what the policy said of the prompt's KV: priority, kv_hints (its actions, at most 4 KiB); left out where it said nothing
  * over_budget       true: it would have been tried again (--retry-budget-percent); left out otherwise
  * queue             requests that came to wait (--queue-size). Of then: who waited in its class and above, the tokens that were to be served
  *                   before its own (cost), and in behind whose they were, three at most; predicted_ms: how long it would wait, left out when
@@ -64,6 +65,8 @@
  * attempts[].replay, replayed_tokens    it goes on where the one before ended, "recomputed" or "lost", after so many tokens of the
  *                   answer; left out otherwise
  * attempts[].prefill_rank, decode_rank    data-parallel ranks that the plan named, or that were chosen for a bootstrap
+ * attempts[].prefill_hints, decode_hints    which of them the engines were given ("priority", "kv_hints", "priority,kv_hints"); who serves alone is
+ *                   in the second. Left out: none, because nobody gave any or the engine takes none
  * attempts[].replaced   [{"decode":"d1","failure":"connect"}]: decode workers that a finished prefill could not be handed to;
  *                   [{"prefill":"p1","failure":"reset"}]: prefill workers that another one was taken for while decode waited
  * attempts[].kv     {"bytes":65536,"wait_ms":30,"transfer_ms":1.2}: of gateway-managed rooms that were over before the answer; wait: from

@@ -278,6 +278,7 @@ static void tell_attempts(bt_text_t *out, bt_str_t r)
              "[; goes on after {replayed_tokens} tokens, {replay}][; started at {start_ms} ms]"
              "[, decode called at {callback_ms} ms][, prefill done at {prefill_ms} ms]"
              "[, first byte at {first_byte_ms} ms][, ended at {end_ms} ms]"
+             "[\n  prefill was told: {prefill_hints}][\n  decode was told: {decode_hints}]"
              "[\n  failed at {leg}: {failure}]");
         if (has(a.value, "failure")) {
             tell(out, a.value, is(a.value, "status", "0") ? "" : "[, status {status}]");

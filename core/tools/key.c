@@ -38,7 +38,7 @@ void bt_key_tool_help(bt_text_t *out)
         "  new FILE                  makes a key and prints it, once\n"
         "      [--tenant NAME]       whose it is (the key's own id)\n"
         "      [--scopes LIST]       what it may: inference, models, cancel, admin-read, "
-        "admin-write (" BT_SCOPES_CLIENT ")\n"
+        "admin-write, kv-hints (" BT_SCOPES_CLIENT ")\n"
         "      [--models LIST]       names, or beginnings with * behind them (all)\n"
         "      [--expires WHEN]      days (30d), 2027-02-25, 2027-02-25T08:00:00Z or never "
         "(" DEFAULT_EXPIRY ")\n"
@@ -185,7 +185,7 @@ static int check_new(const options_t *o)
         (void) bt_scopes_read(bt_str(o->scopes), &unknown);
     if (unknown.p != NULL)
         status = refuse("--scopes: \"%.*s\" is none; there are inference, models, cancel, "
-                        "admin-read and admin-write",
+                        "admin-read, admin-write and kv-hints",
                         BT_STR_ARG(unknown));
     for (const char *p = o->comment; status == 0 && p != NULL && *p != '\0'; p++)
         if ((unsigned char) *p < ' ' || *p == 0x7f)

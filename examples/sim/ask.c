@@ -93,6 +93,8 @@ static const struct slot slots[] = {
     ASKED("bootstrap_port", port),
     ASKED("routed_dp_rank", dp_rank),
     ASKED("data_parallel_rank", dp_rank),
+    ASKED("priority", priority),
+    ASKED("kv_hints", kv_hints),
 };
 
 static int collect(bt_str_t body, struct members *m, sim_ask_t *ask, sim_problem_t *problem_p)

@@ -39,6 +39,7 @@ typedef struct sim_ask {
     sim_parts_t media;
     sim_raw_t return_logprob, logprob_start, top_logprobs; /* SGLang: for all prompts, or a list */
     sim_raw_t rid, request_id, kv_params, ec_params, room, host, port, dp_rank, documents;
+    sim_raw_t priority, kv_hints; /* SGLang */
 } sim_ask_t;
 
 /* before: bytes that stand in front of the prompt (earlier turns of /v1/responses), usually empty.

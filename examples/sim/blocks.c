@@ -80,6 +80,21 @@ static void hold(sim_blocks_t *b, uint32_t id)
         bt_list_remove(&b->table[id].link);
 }
 
+static uint32_t next_victim(const sim_blocks_t *b)
+{
+    sim_block_t *victim = bt_container_of(b->free.next, sim_block_t, link);
+    bt_list_t *it, *tmp;
+
+    bt_list_each (&b->free, it, tmp) {
+        sim_block_t *block = bt_container_of(it, sim_block_t, link);
+        if (!b->by_priority)
+            break;
+        if (block->priority < victim->priority)
+            victim = block;
+    }
+    return (uint32_t) (victim - b->table);
+}
+
 static uint32_t take_free(sim_blocks_t *b)
 {
     uint32_t id;
@@ -88,9 +103,10 @@ static uint32_t take_free(sim_blocks_t *b)
         id = b->fresh++;
         bt_list_init(&b->table[id].link);
     } else {
-        id = (uint32_t) (bt_container_of(b->free.next, sim_block_t, link) - b->table);
+        id = next_victim(b);
         drop_key(b, id);
     }
+    b->table[id].priority = INT64_MIN;
     hold(b, id);
     return id;
 }
@@ -114,6 +130,9 @@ bool sim_blocks_take(sim_blocks_t *b, const sim_prompt_t *prompt, uint32_t *ids,
         b->table[ids[i]].bytes =
             (uint32_t) (full ? b->block_bytes : prompt->bytes - i * b->block_bytes);
     }
+    for (unsigned i = 0; i < prompt->blocks; i++)
+        if (b->table[ids[i]].priority < prompt->priority)
+            b->table[ids[i]].priority = prompt->priority;
     *hits_p = hits;
     return true;
 }

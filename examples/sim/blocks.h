@@ -23,7 +23,8 @@ typedef struct sim_block {
     uint64_t from, to; /* content: state before and after, as computed or as received */
     uint32_t bytes;    /* prompt bytes in it */
     uint32_t refs;
-    uint32_t next; /* in its cache bucket, 0 = end */
+    uint32_t next;    /* in its cache bucket, 0 = end */
+    int64_t priority; /* the highest that a request with it had */
 } sim_block_t;
 
 struct sim_prompt;
@@ -40,6 +41,7 @@ typedef struct sim_blocks {
     unsigned used;  /* with references */
     bt_list_t free; /* least recently released first */
     size_t block_bytes;
+    bool by_priority; /* of the free ones the lowest priority goes first, and of these the oldest */
 } sim_blocks_t;
 
 /* A prompt cut into blocks. */
@@ -52,6 +54,7 @@ typedef struct sim_prompt {
     unsigned blocks;
     uint64_t *states; /* at the end of each block */
     uint32_t *ids;    /* chain.h */
+    int64_t priority; /* of its request */
 } sim_prompt_t;
 
 int sim_blocks_init(sim_blocks_t *b, unsigned count, unsigned block_tokens);

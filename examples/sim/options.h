@@ -49,9 +49,10 @@ typedef struct sim_worker_options {
     unsigned block_size, blocks, context, answer_tokens;
     double lease_ms, waiting_ms;
     double ttft, ttft_per_token, ttft_per_token2, itl, itl_per_request, transfer_ms, jitter;
-    bool role_switch; /* sglang: --enable-pd-role-switch */
-    bool scale_out;   /* vllm: --enable-scale-out */
-    bool queue;       /* prefills run one after the other */
+    bool role_switch;        /* sglang: --enable-pd-role-switch */
+    bool evicts_by_priority; /* sglang: --radix-eviction-policy priority */
+    bool scale_out;          /* vllm: --enable-scale-out */
+    bool queue;              /* prefills run one after the other */
     bool expired_keep;
     bool by_ids;
     unsigned kv_events, kv_events_replay; /* ports; 0 = none */

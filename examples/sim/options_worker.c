@@ -58,6 +58,8 @@ static const struct key {
     {"kv_events_lose", NUMBER, AT(kv_events_lose), 0,
      "N = each N-th batch is lost on its way to the subscribers"},
     {"lease_ms", REAL, AT(lease_ms), 0, "vllm: how long prefill holds KV nobody reads (scaled)"},
+    {"evicts_by_priority", FLAG, AT(evicts_by_priority), 0,
+     "sglang: 1 = as with --radix-eviction-policy priority"},
     {"waiting_ms", REAL, AT(waiting_ms), 0, "sglang: both waiting timers (scaled)"},
     {"expired_keep", FLAG, AT(expired_keep), 0,
      "1 = expired KV stays readable until its blocks are used again"},

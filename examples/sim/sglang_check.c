@@ -127,9 +127,71 @@ static int check_peer(const sim_ask_t *ask, sim_problem_t *problem_p)
     return 0;
 }
 
+static int check_priority(sim_ask_t *ask, sim_problem_t *problem_p)
+{
+    int64_t priority = 0;
+
+    if (sim_sglang_is_absent(ask->priority))
+        return 0;
+    if (ask->priority.type != BT_JSON_NUMBER || bt_json_i64(ask->priority.value, &priority) != 0)
+        return sim_problem_set(problem_p, 400,
+                               "1 validation error: priority: Input should be a valid integer");
+    for (unsigned i = 0; i < ask->prompt_count; i++)
+        ask->prompts[i].priority = priority;
+    return 0;
+}
+
+static bool has_text(bt_str_t object, const char *name)
+{
+    bt_json_item_t item;
+
+    return bt_json_get(object, bt_str(name), &item) == 0 && item.type == BT_JSON_STRING;
+}
+
+static bool is_action(const bt_json_item_t *action)
+{
+    bt_json_item_t payload;
+
+    return action->type == BT_JSON_OBJECT && has_text(action->value, "action_id") &&
+           has_text(action->value, "action_type") && has_text(action->value, "action_version") &&
+           bt_json_get(action->value, BT_STR("payload"), &payload) == 0 &&
+           (payload.type == BT_JSON_OBJECT || payload.type == BT_JSON_NONE);
+}
+
+static bool is_envelope(sim_raw_t raw)
+{
+    bt_json_cursor_t c;
+    bt_json_item_t actions, action;
+    int rc;
+
+    if (raw.type != BT_JSON_OBJECT || !has_text(raw.value, "protocol_version") ||
+        !has_text(raw.value, "message_id") ||
+        bt_json_get(raw.value, BT_STR("actions"), &actions) != 0 || actions.type != BT_JSON_ARRAY)
+        return false;
+    rc = bt_json_array(&c, actions.value);
+    while (rc >= 0 && (rc = bt_json_next(&c, &action)) == 1)
+        if (!is_action(&action))
+            return false;
+    return rc == 0;
+}
+
+/* Only /generate reads it; a list has one a prompt. */
+static int check_kv_hints(const sim_ask_t *ask, sim_problem_t *problem_p)
+{
+    if (ask->route != SIM_GENERATE || sim_sglang_is_absent(ask->kv_hints))
+        return 0;
+    if (ask->kv_hints.type == BT_JSON_ARRAY && !ask->is_list)
+        return sim_problem_set(problem_p, 400,
+                               "kv_hints should be a single envelope for one request.");
+    for (unsigned i = 0; i < ask->prompt_count; i++)
+        if (!is_envelope(sim_raw_at(ask->kv_hints, i)))
+            return sim_problem_set(problem_p, 400, "Malformed kv_hints envelope");
+    return 0;
+}
+
 int sim_sglang_check(sim_job_t *job, sim_problem_t *problem_p)
 {
-    const sim_ask_t *ask = &job->ask;
+    sim_ask_t *ask = &job->ask;
     unsigned context = job->worker->options.context;
 
     for (unsigned i = 0; i < ask->prompt_count; i++)
@@ -142,7 +204,8 @@ int sim_sglang_check(sim_job_t *job, sim_problem_t *problem_p)
         return sim_problem_set(problem_p, 400, "max_new_tokens must be at least 1, got 0.");
     if (job->max_tokens == 0)
         job->max_tokens = 1;
-    if (check_rank(job, problem_p) != 0 || check_rid(job, problem_p) != 0)
+    if (check_rank(job, problem_p) != 0 || check_rid(job, problem_p) != 0 ||
+        check_priority(ask, problem_p) != 0 || check_kv_hints(ask, problem_p) != 0)
         return -1;
     if (!sim_sglang_is_split(job))
         return 0;

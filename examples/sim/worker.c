@@ -205,6 +205,7 @@ static int open_worker(sim_world_t *world, const sim_worker_options_t *options,
     bt_timer_init(world->loop, &worker->death_timer, on_death_timer);
     bt_timer_init(world->loop, &worker->refuse_timer, on_refuse_end);
     rc = sim_blocks_init(&worker->blocks, options->blocks, options->block_size);
+    worker->blocks.by_priority = options->evicts_by_priority;
     if (rc == 0)
         rc = sim_record_init(&worker->record, world->options->record, world->options->record_body);
     return rc != 0 ? rc : open_ports(worker);
@@ -254,6 +255,7 @@ static void begin_anew(sim_worker_t *worker)
     worker->life++;
     if (sim_blocks_init(&fresh, worker->options.blocks, worker->options.block_size) == 0) {
         sim_blocks_fini(&worker->blocks);
+        fresh.by_priority = worker->options.evicts_by_priority;
         worker->blocks = fresh;
         bt_list_init(&worker->blocks.free);
     }

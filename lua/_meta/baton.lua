@@ -194,6 +194,19 @@
 ---@field prefill_rank? integer data-parallel rank, below `dp_size`; not said: the idlest where decode must be told, else its engine's
 ---@field decode_rank? integer likewise; not said: its engine's to choose
 ---@field alternates? baton.Plan[] up to 8, in the order to try when this one fails
+---@field hints? baton.Hints what engines are told of the prompt's KV, for all tries until a later answer has its own
+
+--- What a plan tells both legs' engines of the KV that they compute; each gets what it takes, and one that takes nothing (vLLM 0.32: its `priority` orders its queue alone) is left alone. Said once in the log.
+---@class baton.Hints
+---@field priority? integer SGLang, all routes: a prompt of a higher one is evicted later, where the engine runs with `--radix-eviction-policy priority`; with `--enable-priority-scheduling` it is also served earlier. In the place of the client's own. Not said: 0 there
+---@field kv_hints? baton.KvAction[] SGLang's /generate: up to 8, together up to 4 KiB. 0.5.23 checks them and acts on none; a storage backend may
+
+--- An action of `kv_hints`, as engine and storage backend name it. Version and id of the message around them are the gateway's.
+---@class baton.KvAction
+---@field action_id string the policy's own name for it
+---@field action_type string `kv.fetch`, ...
+---@field action_version string of the payload's form: `1.0`
+---@field payload table named members, as that form has them
 
 --- What admit returns to refuse: any table, an empty one too, is a refusal, but one of limits alone.
 ---@class baton.Admission

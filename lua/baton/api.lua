@@ -376,6 +376,32 @@ api.classes = {
       },
       { "decode_rank?", "integer", "likewise; not said: its engine's to choose" },
       { "alternates?", "Plan[]", "up to 8, in the order to try when this one fails" },
+      { "hints?", "Hints", "what engines are told of the prompt's KV, for all tries until a later answer has its own" },
+    },
+  },
+  {
+    name = "Hints",
+    kind = "answer",
+    doc = "What a plan tells both legs' engines of the KV that they compute; each gets what it takes, and one that "
+      .. "takes nothing (vLLM 0.32: its `priority` orders its queue alone) is left alone. Said once in the log.",
+    fields = {
+      { "priority?", "integer", "SGLang, all routes: a prompt of a higher one is evicted later, where the engine runs "
+        .. "with `--radix-eviction-policy priority`; with `--enable-priority-scheduling` it is also served earlier. "
+        .. "In the place of the client's own. Not said: 0 there" },
+      { "kv_hints?", "KvAction[]", "SGLang's /generate: up to 8, together up to 4 KiB. 0.5.23 checks them and acts on "
+        .. "none; a storage backend may" },
+    },
+  },
+  {
+    name = "KvAction",
+    kind = "answer",
+    doc = "An action of `kv_hints`, as engine and storage backend name it. Version and id of the message around them "
+      .. "are the gateway's.",
+    fields = {
+      { "action_id", "string", "the policy's own name for it" },
+      { "action_type", "string", "`kv.fetch`, ..." },
+      { "action_version", "string", "of the payload's form: `1.0`" },
+      { "payload", "table", "named members, as that form has them" },
     },
   },
   {

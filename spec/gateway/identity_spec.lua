@@ -109,6 +109,24 @@ describe("hashed keys", function()
     assert.equal(2, f:metric('baton_auth_refused_total{reason="model"}'))
   end)
 
+  it("may let a client give its own kv_hints, to an engine that takes them", function()
+    local path = proc.path("keys.txt")
+    local may, may_not = new_key(path, "--scopes", "inference,kv-hints"), new_key(path)
+    f = fleet.start({ workers = { "role=hybrid,name=w,engine=sglang,ttft=1,itl=1" },
+      flags = { "--engine", "sglang", "--client-api-keys-file", path } })
+    local hints = '{"protocol_version":"0.1","message_id":"m","actions":[]}'
+    local body = '{"text":"x","sampling_params":{"max_new_tokens":1},"kv_hints":%s}'
+    local function sent(key, value)
+      local status = ask(key, "/generate", body:format(value)).status
+      local all = f:requests("w")
+      return status, json.raw(all[#all].body, "kv_hints")
+    end
+    assert.same({ 200, hints }, { sent(may, hints) })
+    assert.same({ 200 }, { sent(may_not, hints) })
+    assert.same({ 400, '{"actions":1}' }, { sent(may, '{"actions":1}') }) -- the engine's to say
+    assert.same({ 200 }, { sent(may, "[" .. hints .. "]") })
+  end)
+
   it("are taken back without a restart, and a broken file changes nothing", function()
     local path = proc.path("keys.txt")
     local one, two = new_key(path, "--tenant", "one"), new_key(path, "--tenant", "two")

@@ -2,6 +2,7 @@
 
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
+local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 
@@ -63,6 +64,45 @@ describe("the prefix cache of a pair that starts both at once", function()
     assert.is_true(cached - one > one, "of each prompt of the list")
     assert.is_nil(f:metric('baton_worker_prefill_cached_tokens_total{worker="d0"'))
     f:stop()
+  end)
+end)
+
+-- As SGLang with --radix-eviction-policy priority: a session's prefix outlives what has none, which comes later.
+describe("a session's prefix where engines evict by priority", function()
+  teardown(proc.clean)
+
+  local function cached_after_a_flood(params)
+    local f = fleet.start({
+      workers = { "role=hybrid,name=w,engine=sglang,ttft=1,itl=1,blocks=64,evicts_by_priority=1" },
+      config = function(workers)
+        return ([[return { policy = "session_affinity", params = { %s }, pools = { { workers = {
+          { name = "w", url = "%s", engine = "sglang", role = "hybrid" } } } } }]]):format(params, workers.w.url)
+      end,
+    })
+    local function ask(prompt, session)
+      local answer = f:post(PATH, json.encode { model = "sim", prompt = prompt, max_tokens = 2 },
+        { ["X-Session-ID"] = session })
+      assert.equal(200, answer.status, answer.body)
+      return answer
+    end
+    ask("mine " .. words(200), "s")
+    for i = 1, 20 do
+      ask("flood " .. i .. " " .. words(200))
+    end
+    local answer = ask("mine " .. words(200), "s")
+    local id = answer:header("x-request-id")
+    local record = fleet.explain(f.admin_port, id)
+    local story = http.get(f.admin_port, "/admin/explain/" .. id .. "?format=text").body
+    f:stop()
+    return tonumber(answer.body:match('"cached_tokens":(%d+)') or 0), record, story
+  end
+
+  it("stays with a priority, and goes without", function()
+    assert.equal(0, (cached_after_a_flood("")))
+    local cached, record, story = cached_after_a_flood("priority = 10")
+    assert.is_true(cached > 100, cached)
+    assert.equal(10, record.plan.hints.priority)
+    assert.truthy(story:find("was told: priority", 1, true), story)
   end)
 end)
 

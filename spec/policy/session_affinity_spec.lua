@@ -45,6 +45,23 @@ describe("session_affinity", function()
   end)
 end)
 
+describe("session_affinity with a priority", function()
+  it("is said of sessions alone, wherever they go", function()
+    local policy = testing.load("session_affinity", { priority = 7 })
+    for _, f in ipairs { testing.workers { prefill = 2, decode = 2 }, testing.workers { hybrid = 2 } } do
+      assert.are.same({ priority = 7 }, testing.plan(policy, f, { session = "a" }).hints)
+      assert.is_nil(testing.plan(policy, f, {}).hints)
+      assert.is_nil(testing.plan(testing.load("session_affinity"), f, { session = "a" }).hints)
+    end
+    local shared = testing.load("session_affinity", { priority = 7, shared = true })
+    assert.are.same({ priority = 7 },
+      testing.plan(shared, testing.workers { prefill = 2, decode = 2 }, { session = "a" }).hints)
+    assert.has_error(function()
+      testing.load("session_affinity", { priority = 1.5 })
+    end)
+  end)
+end)
+
 describe("session_affinity with places that the fleet knows", function()
   local clock, store, workers
 

@@ -13,6 +13,7 @@
 #include "dispatch/answer/headers.h"
 #include "dispatch/answer/token_replay.h"
 #include "dispatch/answer/usage.h"
+#include "dispatch/attempt/hints.h"
 #include "dispatch/queue/queue.h"
 #include "dispatch/state/encode_params.h"
 
@@ -334,6 +335,8 @@ static int build_request(bt_leg_t *leg, bt_str_t reply, bt_failure_t *f)
         rc = own_single_edits(leg, &edits, f);
     if (rc == 0)
         rc = bt_encode_edit(leg, &edits);
+    if (rc == 0)
+        rc = bt_hints_edit(leg, &edits);
     if (rc == BT_E_LIMIT)
         f->reason = "the request's body needs more edits than one leg may have";
     if (rc < 0)

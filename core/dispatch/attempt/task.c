@@ -248,6 +248,7 @@ void bt_task_start(bt_task_t *task, const bt_kept_choice_t *choice)
     if (pool->spec.retry_budget_percent != 0 && task->request->warmup == NULL)
         bt_retry_budget_count(&pool->stat->retry_budget, bt_clock_event_ms());
     task->choice = choice;
+    task->hints = choice->hints;
     rc = bt_attempt_start(task, &choice->first, on_attempt_end);
     if (rc == 0)
         return;

@@ -66,7 +66,8 @@ enum bt_auth_refusal bt_identify(bt_dispatcher_t *d, bt_exchange_t *x, enum bt_s
     X(BT_MAY_LIST_MODELS, "models")                                                                \
     X(BT_MAY_CANCEL, "cancel")                                                                     \
     X(BT_MAY_READ_ADMIN, "admin-read")                                                             \
-    X(BT_MAY_CHANGE_ADMIN, "admin-write")
+    X(BT_MAY_CHANGE_ADMIN, "admin-write")                                                          \
+    X(BT_MAY_GIVE_KV_HINTS, "kv-hints")
 
 static const char *scope_text(enum bt_scope_bit scope)
 {

@@ -11,6 +11,8 @@
 #include "dispatch/plan/default_choice.h"
 #include "dispatch/plan/policy_call.h"
 
+#include <stdio.h>
+
 enum bt_plan_kind bt_plan_kind_of(bt_dispatcher_t *d, const bt_pair_t *pair,
                                   const bt_dialect_t **dialect_p)
 {
@@ -249,12 +251,31 @@ int bt_plan_choose(bt_request_t *r, bt_choice_t *choice_p, char *why, size_t why
     return chosen(r, &view, "default", choice_p);
 }
 
+static const bt_kept_hints_t *keep_hints(bt_request_t *r, const bt_hints_t *hints)
+{
+    bt_kept_hints_t *kept;
+    char priority[32] = "";
+
+    if (bt_hints_are_empty(hints))
+        return NULL;
+    if (hints->has_priority)
+        snprintf(priority, sizeof(priority), "\"priority\":%ld%s", (long) hints->priority,
+                 hints->kv_actions.n != 0 ? "," : "");
+    kept = bt_arena_alloc(&r->arena, sizeof(*kept));
+    kept->said = *hints;
+    kept->json = bt_arena_printf(&r->arena, "%s%s%.*s", priority,
+                                 hints->kv_actions.n != 0 ? "\"kv_hints\":" : "",
+                                 BT_STR_ARG(hints->kv_actions));
+    return kept;
+}
+
 const bt_kept_choice_t *bt_plan_keep(bt_request_t *r, const bt_choice_t *choice)
 {
     const size_t bytes = choice->alternate_count * sizeof(choice->alternates[0]);
     bt_kept_choice_t *kept = bt_arena_alloc(&r->arena, sizeof(*kept) + bytes);
 
     kept->first = choice->first;
+    kept->hints = keep_hints(r, &choice->hints);
     kept->alternate_count = choice->alternate_count;
     memcpy(kept->alternates, choice->alternates, bytes);
     return kept;
@@ -325,6 +346,17 @@ static bt_policy_failure_t describe(const bt_task_t *task, const bt_failure_t *f
     };
 }
 
+/* Of a later answer too: what it says of hints holds from here on. */
+static enum verdict judge_next(bt_task_t *task, const bt_choice_view_t *v, int rc,
+                               bt_choice_t *choice)
+{
+    const enum verdict verdict = judge(task->request, task, v, rc, choice);
+
+    if (verdict == CHOSEN && !bt_hints_are_empty(&choice->hints))
+        task->hints = keep_hints(task->request, &choice->hints);
+    return verdict;
+}
+
 /* fallback, else the plan's next alternate, else plan once more, which sees only who was not tried
  * and is not asked where nobody is left. */
 static enum verdict ask_again(bt_task_t *task, const bt_policy_failure_t *failure,
@@ -333,7 +365,7 @@ static enum verdict ask_again(bt_task_t *task, const bt_policy_failure_t *failur
     bt_request_t *r = task->request;
     bt_policy_view_t view = bt_candidates_view(v->sets, v->key, r->pool);
     enum verdict verdict =
-        judge(r, task, v, bt_policy_call_fallback(r, failure, &view, choice_p), choice_p);
+        judge_next(task, v, bt_policy_call_fallback(r, failure, &view, choice_p), choice_p);
 
     if (verdict != NOT_ASKED)
         return verdict;
@@ -343,7 +375,7 @@ static enum verdict ask_again(bt_task_t *task, const bt_policy_failure_t *failur
     if (v->sets[BT_LIST_SINGLE].count == 0 && !bt_choice_view_any_pair(r, v))
         return NOT_ASKED;
     view = bt_candidates_view(v->sets, v->key, r->pool);
-    return judge(r, task, v, bt_policy_call_plan(r, failure, &view, choice_p), choice_p);
+    return judge_next(task, v, bt_policy_call_plan(r, failure, &view, choice_p), choice_p);
 }
 
 int bt_plan_next(bt_task_t *task, const bt_failure_t *f, bt_choice_t *choice_p)

@@ -236,6 +236,13 @@ static void note_prediction(bt_request_t *r, const bt_policy_t *policy, const bt
         r->predicted_at = w->id;
 }
 
+/* Their text is the policy's until it is called again. */
+static void keep_hints(bt_request_t *r, bt_choice_t *choice)
+{
+    if (choice->hints.kv_actions.n != 0)
+        choice->hints.kv_actions = bt_arena_str(&r->arena, choice->hints.kv_actions);
+}
+
 static int plan_part(bt_request_t *r, const struct bt_pool_policies *p, bt_policy_t *policy,
                      enum bt_policy_part part, const bt_policy_failure_t *failure,
                      bt_policy_request_t *q, const bt_policy_view_t *view, bt_choice_t *choice_p)
@@ -247,7 +254,9 @@ static int plan_part(bt_request_t *r, const struct bt_pool_policies *p, bt_polic
                          : bt_policy_plan_again(policy, part, q, view, failure, choice_p);
     if (rc < 0)
         bt_policy_call_error(r, p, policy, bt_policy_error(policy));
-    else if (part != BT_POLICY_DECODE)
+    else
+        keep_hints(r, choice_p);
+    if (rc == 0 && part != BT_POLICY_DECODE)
         note_prediction(r, policy, &choice_p->first);
     return rc;
 }
@@ -278,6 +287,8 @@ static int plan_halves(bt_request_t *r, const struct bt_pool_policies *p,
     first->decode_rank = decode_side.first.decode_rank;
     if (first->kind == BT_PLAN_NONE)
         first->kind = decode_side.first.kind;
+    if (bt_hints_are_empty(&choice_p->hints))
+        choice_p->hints = decode_side.hints;
     choice_p->alternate_count = 0; /* halves of two answers make no ordered pairs */
     if (first->prefill == NULL || first->decode == NULL)
         first->prefill = first->decode = NULL;
@@ -379,6 +390,8 @@ int bt_policy_call_fallback(bt_request_t *r, const bt_policy_failure_t *failure,
     rc = bt_policy_fallback(p->both, &q, view, failure, choice_p);
     if (rc < 0 && rc != BT_E_AGAIN)
         bt_policy_call_error(r, p, p->both, bt_policy_error(p->both));
+    if (rc == 0)
+        keep_hints(r, choice_p);
     return rc;
 }
 

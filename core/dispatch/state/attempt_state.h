@@ -82,7 +82,8 @@ struct bt_leg {
     struct bt_tail *tail;   /* of an answer that is not streamed, where a policy observes */
     uint64_t last_bytes_ms; /* 0 = none has come */
     uint64_t first_body_us, last_body_us, events;
-    const char *rid; /* its attempt's, where the engine was told it; NULL = it was not */
+    const char *hinted; /* which hints its engine was given (hints.h); NULL = none */
+    const char *rid;    /* its attempt's, where the engine was told it; NULL = it was not */
 };
 
 static inline bool bt_leg_running(const bt_leg_t *leg)
@@ -204,6 +205,7 @@ struct bt_task {
     bt_edits_t child;       /* edits that make this child's body; empty for an unsplit request */
     const char *suffix;     /* "-3" for child 3, "" otherwise */
     const bt_kept_choice_t *choice; /* its first plan: alternates left to try */
+    const bt_kept_hints_t *hints;   /* for the legs to come; NULL = none */
     unsigned alternate_next;
     bt_worker_t **tried; /* references; room for BT_TRIED_MAX, NULL = nobody yet */
     unsigned tried_count;

@@ -27,9 +27,16 @@ typedef struct bt_leg bt_leg_t;
 typedef struct bt_failure bt_failure_t;   /* leg.h */
 typedef struct bt_sink_ops bt_sink_ops_t; /* sink.h */
 
+/* What a plan says of its KV. */
+typedef struct bt_kept_hints {
+    bt_hints_t said;
+    bt_str_t json; /* the same for records: members of an object */
+} bt_kept_hints_t;
+
 /* A policy's answer, in the room that it takes. */
 typedef struct bt_kept_choice {
     bt_pair_t first;
+    const bt_kept_hints_t *hints; /* NULL = none */
     unsigned alternate_count;
     bt_pair_t alternates[];
 } bt_kept_choice_t;

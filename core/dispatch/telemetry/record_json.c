@@ -318,8 +318,14 @@ static void put_plan(bt_record_draft_t *out, const bt_request_t *r)
                   name_of(choice->alternates[i].decode), bt_pair_is_single(&choice->alternates[i]));
         put_lit(out, "}");
     }
-    bt_record_draft_put(out, choice->alternate_count > 0 ? BT_STR("]}") : BT_STR("}"),
-                        BT_DRAFT_NOTHING, 0);
+    if (choice->alternate_count > 0)
+        put_lit(out, "]");
+    if (choice->hints != NULL) {
+        put_open(out, "hints", "{");
+        put_raw(out, choice->hints->json);
+        put_lit(out, "}");
+    }
+    put_lit(out, "}");
 }
 
 static void put_since(bt_record_draft_t *out, bt_str_t before, uint64_t from_us, uint64_t at_us)
@@ -382,6 +388,8 @@ static void put_attempt(bt_record_draft_t *out, const bt_request_t *r, const bt_
               a->kind == BT_PLAN_SINGLE);
     put_rank(out, NAMED("prefill_rank"), a->legs[0].worker, a->pair.prefill_rank);
     put_rank(out, NAMED("decode_rank"), a->legs[1].worker, a->pair.decode_rank);
+    put_z(out, "prefill_hints", a->legs[0].hinted);
+    put_z(out, "decode_hints", a->legs[1].hinted);
     put_z(out, "replay", a->replay);
     if (a->replay != NULL)
         put_u64(out, "replayed_tokens", a->replayed);

@@ -218,7 +218,7 @@ static void check_value(lua_State *L, unsigned depth, struct tally *tally)
 }
 
 /* Both may be left behind by an error. */
-static void drop_json(bt_policy_t *policy)
+void bt_json_drop(bt_policy_t *policy)
 {
     bt_value_free(policy->json.tree);
     policy->json.tree = NULL;
@@ -240,7 +240,7 @@ static int api_encode(lua_State *L)
         return 1;
     }
     check_value(L, 1, &tally);
-    drop_json(policy);
+    bt_json_drop(policy);
     bt_plain_read(L, 1, "json_encode", &policy->json.tree);
     bt_plain_json(L, policy->json.tree, &policy->json.text);
     if (policy->json.text.failed)
@@ -248,7 +248,7 @@ static int api_encode(lua_State *L)
     if (policy->json.text.len > max)
         return refuse_long(L, max);
     bt_vm_push_str(L, bt_text_str(&policy->json.text));
-    drop_json(policy);
+    bt_json_drop(policy);
     return 1;
 }
 

@@ -49,6 +49,8 @@ void bt_native_add_turn(lua_State *L);
 void bt_native_add_rate(lua_State *L);
 void bt_native_add_prefix(lua_State *L);
 void bt_json_api_add(lua_State *L);
+/* Empties policy->json. */
+void bt_json_drop(bt_policy_t *policy);
 void bt_hook_op_api_add(lua_State *L);
 void bt_shared_api_add(lua_State *L);
 void bt_log_api_add(lua_State *L);

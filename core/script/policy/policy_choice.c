@@ -1,7 +1,14 @@
 /* How it works: the answer is a closed table, walked once; each worker in it (an id, or a row) is looked for in the list of
  * the view that its place in the answer names, so a worker of the wrong role, or one that has gone, cannot be chosen. */
+#include "script/native/native.h"
 #include "script/policy/policy_impl.h"
+#include "script/value/plain.h"
 #include "script/view/view.h"
+
+#include <math.h>
+
+#define HINT_ACTIONS_MAX 8
+#define HINT_BYTES_MAX 4096 /* of kv_hints, as they are sent */
 
 enum {
     PLAN_KIND,
@@ -10,10 +17,12 @@ enum {
     PLAN_WORKER,
     PLAN_PREFILL_RANK,
     PLAN_DECODE_RANK,
-    PLAN_ALTERNATES
+    PLAN_ALTERNATES,
+    PLAN_HINTS
 };
-static const char *const plan_names[] = {"kind",         "prefill",     "decode",     "worker",
-                                         "prefill_rank", "decode_rank", "alternates", NULL};
+static const char *const plan_names[] = {"kind",       "prefill",      "decode",
+                                         "worker",     "prefill_rank", "decode_rank",
+                                         "alternates", "hints",        NULL};
 
 static void add_where(lua_State *L, const bt_policy_t *policy)
 {
@@ -134,7 +143,7 @@ struct answer {
     enum bt_plan_kind kind;
     bt_worker_t *prefill, *decode, *worker;
     int prefill_rank, decode_rank;
-    bool has_alternates;
+    bool has_alternates, has_hints;
 };
 
 static void read_member(lua_State *L, bt_policy_t *policy, struct answer *a, int key, int value)
@@ -160,6 +169,9 @@ static void read_member(lua_State *L, bt_policy_t *policy, struct answer *a, int
         break;
     case PLAN_ALTERNATES:
         a->has_alternates = true;
+        break;
+    case PLAN_HINTS:
+        a->has_hints = true;
         break;
     default:
         bt_vm_unknown(L, "member of a plan", plan_names, key);
@@ -258,7 +270,7 @@ static bool is_nobody_alone(const bt_policy_t *policy, const struct answer *a)
            a->decode == NULL && is_usual_view_empty(policy);
 }
 
-static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pair, bool *more_p)
+static struct answer read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pair)
 {
     struct answer a = {.prefill_rank = -1, .decode_rank = -1};
 
@@ -271,9 +283,8 @@ static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pai
     }
     if (a.worker != NULL && (a.prefill != NULL || a.decode != NULL))
         refuse(L, policy, "both a worker and a pair");
-    *more_p = false;
     if (is_nobody_alone(policy, &a))
-        return;
+        return (struct answer){.kind = BT_PLAN_NONE};
     if ((a.kind == BT_PLAN_SINGLE) != (a.worker != NULL) && a.kind != BT_PLAN_NONE)
         refuse(L, policy, "kind \"%s\" with %s", bt_plan_kind_name(a.kind),
                a.worker != NULL ? "a worker" : "no worker");
@@ -289,12 +300,12 @@ static void read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pair_t *pai
                         .decode_rank = a.decode_rank,
                         .kind = a.worker != NULL ? BT_PLAN_SINGLE : a.kind};
     check_kind(L, policy, pair);
-    *more_p = a.has_alternates;
+    return a;
 }
 
 static void read_alternates(lua_State *L, bt_policy_t *policy, int idx, bt_choice_t *choice)
 {
-    bool nested;
+    struct answer a;
     size_t count;
 
     lua_getfield(L, idx, "alternates");
@@ -306,24 +317,122 @@ static void read_alternates(lua_State *L, bt_policy_t *policy, int idx, bt_choic
     for (size_t i = 1; i <= count; i++, lua_pop(L, 1)) {
         lua_rawgeti(L, -1, (int) i);
         bt_pair_t *pair = &choice->alternates[choice->alternate_count];
-        read_pair(L, policy, lua_gettop(L), pair, &nested);
-        if (nested)
+        a = read_pair(L, policy, lua_gettop(L), pair);
+        if (a.has_alternates)
             refuse(L, policy, "alternates inside alternates");
+        if (a.has_hints)
+            refuse(L, policy, "hints inside alternates; those of the plan hold for all");
         choice->alternate_count += pair->prefill != NULL || pair->decode != NULL;
     }
     lua_pop(L, 1);
 }
 
+/* ---- hints ---- */
+
+static const char *const hint_names[] = {"priority", "kv_hints", NULL};
+static const char *const action_names[] = {"action_id", "action_type", "action_version", "payload",
+                                           NULL};
+
+/* All keys of the table at idx are among the names. */
+static void check_names(lua_State *L, const char *what, const char *const *names, int idx)
+{
+    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1)) {
+        bool is_known = false;
+
+        for (int i = 0; names[i] != NULL && !is_known; i++)
+            is_known = lua_type(L, -2) == LUA_TSTRING && strcmp(names[i], lua_tostring(L, -2)) == 0;
+        if (!is_known)
+            bt_vm_unknown(L, what, names, lua_gettop(L) - 1);
+    }
+}
+
+static void read_priority(lua_State *L, bt_policy_t *policy, bt_hints_t *hints)
+{
+    const lua_Number n = lua_tonumber(L, -1);
+
+    if (lua_isnil(L, -1))
+        return;
+    if (lua_type(L, -1) != LUA_TNUMBER || n != floor(n) || n < INT32_MIN || n > INT32_MAX)
+        refuse(L, policy, "hints.priority which is no whole number from -2147483648 to 2147483647");
+    hints->has_priority = true;
+    hints->priority = (int32_t) n;
+}
+
+/* As engines check it (an action that is none makes the whole request an error there). */
+static void check_action(lua_State *L, bt_policy_t *policy)
+{
+    const int action = lua_gettop(L);
+
+    if (!lua_istable(L, action))
+        refuse(L, policy, "hints.kv_hints with a %s value; an action is a table",
+               luaL_typename(L, action));
+    check_names(L, "member of an action of kv_hints", action_names, action);
+    for (int i = 0; action_names[i] != NULL; i++) {
+        const bool is_payload = action_names[i + 1] == NULL;
+
+        lua_getfield(L, action, action_names[i]);
+        if (is_payload ? !lua_istable(L, -1) || lua_objlen(L, -1) != 0
+                       : lua_type(L, -1) != LUA_TSTRING || lua_objlen(L, -1) == 0)
+            refuse(L, policy, "hints.kv_hints: an action's %s must be a %s", action_names[i],
+                   is_payload ? "table of named members" : "string that is not empty");
+        lua_pop(L, 1);
+    }
+}
+
+static void read_actions(lua_State *L, bt_policy_t *policy, bt_hints_t *hints)
+{
+    const bt_plain_rules_t rules = {.what = "hints.kv_hints",
+                                    .depth = BT_PLAIN_DEPTH,
+                                    .values = HINT_BYTES_MAX / 2,
+                                    .bytes = HINT_BYTES_MAX,
+                                    .is_finite = true,
+                                    .is_watched = true};
+    const size_t count = lua_istable(L, -1) ? lua_objlen(L, -1) : 0;
+
+    if (lua_isnil(L, -1))
+        return;
+    if (count == 0 || count > HINT_ACTIONS_MAX)
+        refuse(L, policy, "hints.kv_hints which is no list of 1 to %d actions", HINT_ACTIONS_MAX);
+    for (size_t i = 1; i <= count; i++, lua_pop(L, 1)) {
+        lua_rawgeti(L, -1, (int) i);
+        check_action(L, policy);
+    }
+    bt_json_drop(policy);
+    bt_plain_read_by(L, lua_gettop(L), &rules, &policy->json.tree);
+    bt_plain_json(L, policy->json.tree, &policy->json.text);
+    if (policy->json.text.failed || policy->json.text.len > HINT_BYTES_MAX)
+        refuse(L, policy, "hints.kv_hints of more than %d bytes", HINT_BYTES_MAX);
+    hints->kv_actions = bt_text_str(&policy->json.text);
+}
+
+static void read_hints(lua_State *L, bt_policy_t *policy, int idx, bt_hints_t *hints)
+{
+    lua_getfield(L, idx, "hints");
+    if (!lua_istable(L, -1))
+        refuse(L, policy, "hints = a %s value; it must be a table", luaL_typename(L, -1));
+    check_names(L, "member of hints", hint_names, lua_gettop(L));
+    lua_getfield(L, -1, "priority");
+    read_priority(L, policy, hints);
+    lua_pop(L, 1);
+    lua_getfield(L, -1, "kv_hints");
+    read_actions(L, policy, hints);
+    lua_pop(L, 2);
+}
+
 void bt_choice_read(lua_State *L, bt_policy_t *policy, int idx)
 {
     bt_choice_t *choice = &policy->call.choice;
-    bool has_alternates;
+    struct answer a;
 
     if (lua_isnil(L, idx))
         return; /* nobody */
-    read_pair(L, policy, idx, &choice->first, &has_alternates);
-    if (has_alternates)
+    a = read_pair(L, policy, idx, &choice->first);
+    if (a.has_alternates)
         read_alternates(L, policy, idx, choice);
+    if (a.has_hints && policy->call.partner != NULL)
+        refuse(L, policy, "hints; those that plan gave hold for both legs");
+    if (a.has_hints)
+        read_hints(L, policy, idx, &choice->hints);
 }
 
 void bt_choice_open(lua_State *L, bt_policy_t *policy)

@@ -86,6 +86,23 @@ static void push_pair(lua_State *L, const bt_pair_t *pair)
     push_rank(L, "decode_rank", pair->decode_rank);
 }
 
+/* kv_hints as JSON. */
+static void push_hints(lua_State *L, const bt_hints_t *hints)
+{
+    if (bt_hints_are_empty(hints))
+        return;
+    lua_newtable(L);
+    if (hints->has_priority) {
+        lua_pushinteger(L, hints->priority);
+        lua_setfield(L, -2, "priority");
+    }
+    if (hints->kv_actions.n != 0) {
+        lua_pushlstring(L, hints->kv_actions.p, hints->kv_actions.n);
+        lua_setfield(L, -2, "kv_hints");
+    }
+    lua_setfield(L, -2, "hints");
+}
+
 /* scores = {name = number}: the last that each worker got. */
 static void push_scores(lua_State *L, const struct bt_testing_workers *f,
                         const bt_policy_trace_t *trace)
@@ -133,6 +150,7 @@ static int push_choice(lua_State *L, const bt_policy_t *policy, int rc, const bt
         lua_rawseti(L, -2, (int) i + 1);
     }
     lua_setfield(L, -2, "alternates");
+    push_hints(L, &choice->hints);
     push_scores(L, f, trace);
     return 1;
 }
@@ -194,7 +212,7 @@ static void read_failure(lua_State *L, const struct bt_testing_workers *f, struc
     }
 }
 
-/* policy:plan(workers[, req[, failure, tried]]) -> {prefill, decode} or {worker}, names, with kind, ranks, alternates, scores; or
+/* policy:plan(workers[, req[, failure, tried]]) -> {prefill, decode} or {worker}, names, with kind, ranks, alternates, hints, scores; or
  * nil, message. The last two as in fallback: it is asked again, and the view is the spec's to cut. */
 static int policy_plan(lua_State *L)
 {

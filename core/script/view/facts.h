@@ -26,10 +26,24 @@ typedef struct bt_pair {
 /* Can the two serve it so? NONE and SINGLE: always. */
 bool bt_pair_has_kind(const bt_pair_t *pair);
 
+/* What a plan tells the engines of the KV that they compute for it. */
+typedef struct bt_hints {
+    bool has_priority;
+    int32_t priority;
+    bt_str_t
+        kv_actions; /* kv_hints: a JSON list of actions; "" = none. As long as the policy is not called again */
+} bt_hints_t;
+
+static inline bool bt_hints_are_empty(const bt_hints_t *hints)
+{
+    return !hints->has_priority && hints->kv_actions.n == 0;
+}
+
 typedef struct bt_choice {
     bt_pair_t first;
     bt_pair_t alternates[BT_CHOICE_ALTERNATES_MAX];
     unsigned alternate_count;
+    bt_hints_t hints; /* of all of them */
 } bt_choice_t;
 
 /* Who decodes is chosen when prefill has finished. */

@@ -90,7 +90,7 @@ struct bt_policy {
     void *send_user;
     bt_text_t cached;            /* what baton.shared.cached works on */
     struct bt_log_site log_site; /* of baton.log */
-    struct { /* what json_encode works on; an error may leave it to its next call */
+    struct { /* what json_encode and a plan's hints work on; an error may leave it to the next */
         bt_value_t *tree;
         bt_text_t text;
     } json;

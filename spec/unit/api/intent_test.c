@@ -105,6 +105,8 @@ static void test_refusals(void **state)
     expect_refused(BT_ROUTE_CHAT, "[]", BT_E_JSON, "JSON object");
     expect_refused(BT_ROUTE_CHAT, "{\"model\":\"a\",\"model\":\"b\"}", BT_E_JSON_DUP, "\"model\"");
     expect_refused(BT_ROUTE_CHAT, "{\"rid\":1,\"ri\\u0064\":2}", BT_E_JSON_DUP, "\"rid\"");
+    expect_refused(BT_ROUTE_CHAT, "{\"priority\":1,\"priorit\\u0079\":2}", BT_E_JSON_DUP,
+                   "\"priority\"");
     expect_refused(BT_ROUTE_GENERATE, "{\"sampling_params\":{\"n\":1,\"n\":2}}", BT_E_JSON_DUP,
                    "\"n\"");
     expect_refused(BT_ROUTE_CHAT, "{\"n\":0}", BT_E_INVAL, "\"n\"");

@@ -70,6 +70,69 @@ static void alternates_and_ranks(void **state)
     fleet_fini(&f);
 }
 
+#define HINTS(text) POLICY("return { prefill = 1, decode = 3, hints = " text " }")
+#define ACTION                                                                                     \
+    "{ action_id = 'a', action_type = 't', action_version = '1', payload = { x = { 1, 'y' } } }"
+
+static void hints(void **state)
+{
+    struct fleet f;
+    bt_choice_t choice;
+    (void) state;
+
+    start(&f);
+    choice = plan_once(&f, HINTS("{}"));
+    assert_true(bt_hints_are_empty(&choice.hints));
+    choice = plan_once(&f, HINTS("{ priority = -2147483648 }"));
+    assert_true(choice.hints.has_priority);
+    assert_int_equal(choice.hints.priority, INT32_MIN);
+    assert_int_equal(choice.hints.kv_actions.n, 0);
+    fleet_fini(&f);
+}
+
+static void wrong_hints(void **state)
+{
+    static const struct {
+        const char *body, *word;
+    } cases[] = {
+        {HINTS("7"), "plan returned hints = a number value; it must be a table"},
+        {HINTS("{ priorty = 1 }"), "unknown member of hints 'priorty' (did you mean 'priority'?)"},
+        {HINTS("{ priority = 1.5 }"), "hints.priority which is no whole number"},
+        {HINTS("{ priority = 2147483648 }"), "hints.priority which is no whole number"},
+        {HINTS("{ priority = '1' }"), "hints.priority which is no whole number"},
+        {HINTS("{ priority = 0/0 }"), "hints.priority which is no whole number"},
+        {HINTS("{ kv_hints = 1 }"), "hints.kv_hints which is no list of 1 to 8 actions"},
+        {HINTS("{ kv_hints = {} }"), "hints.kv_hints which is no list of 1 to 8 actions"},
+        {HINTS("{ kv_hints = { 1 } }"), "with a number value; an action is a table"},
+        {HINTS("{ kv_hints = { " ACTION ", x = 1 } }"), "hints.kv_hints"},
+        {HINTS("{ kv_hints = { { action_id = 'a' } } }"), "an action's action_type must be a"},
+        {HINTS("{ kv_hints = { { action_id = '', action_type = 't', action_version = '1', payload "
+               "= {} } } }"),
+         "an action's action_id must be a string that is not empty"},
+        {HINTS("{ kv_hints = { { action_id = 'a', action_type = 't', action_version = '1', "
+               "payload = { 1 } } } }"),
+         "an action's payload must be a table of named members"},
+        {HINTS("{ kv_hints = { { action_id = 'a', action_type = 't', action_version = '1', "
+               "payload = {}, ttl = 1 } } }"),
+         "unknown member of an action of kv_hints 'ttl'"},
+        {HINTS("{ kv_hints = { { action_id = 'a', action_type = 't', action_version = '1', "
+               "payload = { x = ('a'):rep(5000) } } } }"),
+         "hints.kv_hints"},
+        {HINTS("{ kv_hints = { { action_id = 'a', action_type = 't', action_version = '1', "
+               "payload = { x = baton.log } } } }"),
+         "hints.kv_hints"},
+        {POLICY("return { prefill = 1, decode = 3, alternates = { { worker = 5, hints = {} } } }"),
+         "hints inside alternates"},
+    };
+    struct fleet f;
+    (void) state;
+
+    start(&f);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_plan_fails(&f, cases[i].body, cases[i].word);
+    fleet_fini(&f);
+}
+
 static void nil_is_nobody(void **state)
 {
     struct fleet f;
@@ -261,6 +324,8 @@ int main(void)
         cmocka_unit_test(singles),
         cmocka_unit_test(alternates_and_ranks),
         cmocka_unit_test(nil_is_nobody),
+        cmocka_unit_test(hints),
+        cmocka_unit_test(wrong_hints),
         cmocka_unit_test(wrong_answers),
         cmocka_unit_test(pairs_must_fit),
         cmocka_unit_test(kinds_are_obeyed),
