@@ -11,9 +11,7 @@ local f
 
 local function start(flags)
   local words = { "--vllm-pd-disaggregation" }
-  for _, flag in ipairs(flags) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   f = fleet.start({ workers = PAIR, flags = words })
 end
 

@@ -41,9 +41,7 @@ describe("GET /advice", function()
 
   local function start(workers, flags)
     local words = { "--vllm-pd-disaggregation", "--advice-window-secs", "1" }
-    for _, flag in ipairs(flags or {}) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     f = fleet.start({ workers = workers, flags = words })
   end
 
@@ -179,9 +177,7 @@ describe("GET /advice", function()
 
     local function start_sglang(prefill, decode, flags)
       local words = { "--pd-disaggregation", "--advice-window-secs", "1" }
-      for _, flag in ipairs(flags) do
-        words[#words + 1] = flag
-      end
+      proc.append(words, flags)
       f = fleet.start({ workers = { PREFILL .. prefill, DECODE .. decode }, flags = words })
     end
 

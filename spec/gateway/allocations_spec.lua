@@ -41,9 +41,7 @@ describe("a request's allocations", function()
       pending("sanitizers have their own malloc")
       return
     end
-    for _, word in ipairs(QUIET) do
-      words[#words + 1] = word
-    end
+    proc.append(words, QUIET)
     local counter = allocations.new()
     local gateway, port = fleet.start_gateway(words, { env = counter.env })
     eventually(function()

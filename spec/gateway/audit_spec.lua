@@ -58,9 +58,7 @@ describe("--audit-log FILE", function()
   local function start(flags, ask_for)
     log = proc.path("audit.jsonl")
     local words = { "--audit-log", log }
-    for _, flag in ipairs(flags or {}) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     f = fleet.start({ workers = ask_for or { "role=hybrid,name=w0", "role=hybrid,name=w1" }, flags = words })
     ask = asker(f.admin_port)
   end

@@ -37,9 +37,7 @@ return {
 local function start(engine, flags)
   local words = { engine == "sglang" and "--pd-disaggregation" or "--vllm-pd-disaggregation", "--policy",
     proc.write("by_header.lua", CHOOSE), "--disable-retries" }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   local tail = (",engine=%s,count=2,itl=1,ttft=1"):format(engine)
   return fleet.start({ workers = { "role=prefill" .. tail, "role=decode" .. tail }, flags = words,
     sim = { "--time-scale", "0.05" } })

@@ -31,9 +31,7 @@ end
 -- Connections end up on any loop; where an order matters there is one.
 local function start_limited(flags, files)
   local all = { "--loops", "1" }
-  for _, flag in ipairs(flags) do
-    all[#all + 1] = flag
-  end
+  proc.append(all, flags)
   start({ workers = HYBRID, flags = all, proc = { limits = { files = files } } })
   eventually(function()
     return f:metric('baton_client_connections{loop="0"}') == 0

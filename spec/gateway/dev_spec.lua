@@ -30,9 +30,7 @@ local function start(flags)
   assert(os.execute("mkdir " .. folder) == 0)
   write(GOOD)
   local words = { "--vllm-pd-disaggregation", "--policy-dir", folder, "--policy", "mine" }
-  for _, flag in ipairs(flags) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   f = fleet.start({ workers = WORKERS, flags = words })
 end
 

@@ -15,9 +15,7 @@ local f
 
 local function start(flags)
   local words = { "--log-format", "json" }
-  for _, flag in ipairs(flags) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   f = fleet.start({ workers = { "role=hybrid,ttft=1,itl=10" }, flags = words })
 end
 

@@ -45,18 +45,14 @@ local f
 
 local function start(workers, flags)
   local words = { "--policy", proc.write("by_header.lua", CHOOSE) }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   f = fleet.start({ workers = workers, flags = words, sim = { "--time-scale", "0.05" } })
 end
 
 local function start_pairs(engine, flags)
   local tail = (",engine=%s,count=2,itl=1,ttft=1"):format(engine)
   local words = { engine == "sglang" and "--pd-disaggregation" or "--vllm-pd-disaggregation" }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   start({ "role=prefill" .. tail, "role=decode" .. tail }, words)
 end
 

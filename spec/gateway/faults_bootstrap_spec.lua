@@ -14,9 +14,7 @@ local NO_BREAKER = "--disable-circuit-breaker"
 
 local function start_sglang(count, flags)
   local words = { "--pd-disaggregation", NO_BREAKER }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   local tail = (",engine=sglang,count=%d,itl=1,ttft=1"):format(count)
   return fleet.start({ workers = { "role=prefill" .. tail, "role=decode" .. tail }, flags = words })
 end
@@ -34,9 +32,7 @@ end
 
 local function start_push(count, flags)
   local words = { NO_BREAKER }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   local tail = (",connector=NixlPushConnector,count=%d,itl=1,ttft=1"):format(count)
   return fleet.start({ workers = { "role=prefill" .. tail, "role=decode" .. tail }, sim = SIM, flags = words,
     config = push_config })

@@ -23,9 +23,7 @@ local f
 
 local function start(count, flags)
   local words = { "--vllm-pd-disaggregation", "--breaker-failures", "16" }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   f = fleet.start({
     workers = { "role=encode,ttft=1,count=" .. count, "role=prefill,ttft=1", "role=decode,ttft=1,itl=1" },
     flags = words, sim = { "--time-scale", "0.01" },

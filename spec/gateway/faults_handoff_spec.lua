@@ -14,9 +14,7 @@ local SIM = { "--time-scale", "0.05" } -- leases of 1.5 s: what a broken decode 
 
 local function start(connector, count, flags)
   local words = { "--vllm-pd-disaggregation", "--kv-connector", connector, "--disable-circuit-breaker" }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   local tail = (",connector=%s,count=%d,itl=1,ttft=1"):format(connector, count)
   return fleet.start({ workers = { "role=prefill" .. tail, "role=decode" .. tail }, sim = SIM, flags = words })
 end

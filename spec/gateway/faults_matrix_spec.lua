@@ -286,9 +286,7 @@ for _, dialect in ipairs(plans) do
     end)
 
     local rows = rows_of(dialect)
-    for _, row in ipairs(rows) do
-      printed[#printed + 1] = row
-    end
+    proc.append(printed, rows)
     for _, turn in ipairs(turns_of(rows)) do
       it(turn.name, function()
         check(f, turn, usual)

@@ -10,9 +10,7 @@ local proc = require("gateway.support.proc")
 
 local function start(engine, count, flags)
   local words = { "--engine", engine, "--disable-circuit-breaker" }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   local name = count > 1 and "w" or "w0" -- several get a number; so both sides use the same names
   return fleet.start({ workers = { ("role=hybrid,name=%s,engine=%s,count=%d,itl=1,ttft=1"):format(name, engine,
     count) }, flags = words })

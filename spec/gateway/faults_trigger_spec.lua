@@ -14,9 +14,7 @@ local CONNECTOR = "MooncakeLayerwiseConnector"
 
 local function start(count, flags)
   local words = { "--connector", CONNECTOR, "--metaserver-port", "0", "--disable-circuit-breaker" }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   local tail = (",connector=%s,count=%d,itl=1,ttft=1"):format(CONNECTOR, count)
   return fleet.start({ workers = { "role=prefill" .. tail, "role=decode" .. tail }, flags = words })
 end

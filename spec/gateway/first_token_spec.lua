@@ -547,9 +547,7 @@ describe("--relay-first-token", function()
 
   local function check(words)
     local argv = { fleet.binary("BATON_BIN", "baton"), "check", "--port", "0", "--admin-port", "0" }
-    for _, word in ipairs(words) do
-      argv[#argv + 1] = word
-    end
+    proc.append(argv, words)
     local code, out, err = proc.run(argv)
     return code, out .. err
   end

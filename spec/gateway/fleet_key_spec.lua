@@ -27,9 +27,7 @@ end
 -- Exit code, stdout, stderr of `baton fleet`; listeners are served meanwhile.
 local function run(words, opts)
   local argv = { fleet.binary("BATON_BIN", "baton"), "fleet" }
-  for _, word in ipairs(words) do
-    argv[#argv + 1] = word
-  end
+  proc.append(argv, words)
   local env = not (opts and opts.is_keyless) and { BATON_ADMIN_API_KEY = KEY } or nil
   local process = proc.start(argv, { name = "fleet", env = env })
   local deadline = clock.now() + 60 * clock.slowness()

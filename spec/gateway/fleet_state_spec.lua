@@ -49,9 +49,7 @@ describe("gateways that share a Redis", function()
     for i = 1, count do
       words[#words + 1] = sim.list[i].url
     end
-    for _, word in ipairs(more or {}) do
-      words[#words + 1] = word
-    end
+    proc.append(words, more)
     local g = {}
     g.gateway, g.port, g.admin_port = fleet.start_gateway(words)
     gateways[#gateways + 1] = g

@@ -42,9 +42,7 @@ return { api = 2, name = "mine", version = "1",
 
 local function start(own, more)
   local words = { "--no-access-log" }
-  for _, word in ipairs(more or {}) do
-    words[#words + 1] = word
-  end
+  proc.append(words, more)
   fl = replicas.start(NAMES, { a = words, b = words }, own)
   for _, one in ipairs(fl) do
     one:wait_up()

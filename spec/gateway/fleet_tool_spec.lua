@@ -12,9 +12,7 @@ local fl
 -- Exit code, stdout, stderr. opts: env.
 local function run(words, opts)
   local argv = { fleet.binary("BATON_BIN", "baton"), "fleet" }
-  for _, word in ipairs(words) do
-    argv[#argv + 1] = word
-  end
+  proc.append(argv, words)
   return proc.run(argv, { name = "fleet", seconds = 60, env = opts and opts.env })
 end
 

@@ -46,9 +46,7 @@ local function start(flags)
   file:close()
   crash_file = folder .. "/crash"
   local words = { "--policy-dir", folder, "--policy", "endless", "--crash-file", crash_file, "--loops", "1" }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   f = fleet.start({ workers = { "role=hybrid" }, flags = words })
 end
 

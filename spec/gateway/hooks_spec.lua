@@ -34,9 +34,7 @@ local function start(text, flags)
   assert(os.execute("mkdir " .. folder) == 0)
   write(text)
   local words = { "--policy-dir", folder, "--policy", "mine" }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   local worker = "role=hybrid,ttft=1,itl=1,name="
   f = fleet.start({ workers = { worker .. "w0", worker .. "w1" }, flags = words })
 end

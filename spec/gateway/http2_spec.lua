@@ -19,9 +19,7 @@ local h2spec = os.execute("command -v h2spec >/dev/null") == 0
 local function start_curl(f, ask)
   local argv = { "/usr/bin/env", "curl", "-sN", "--max-time", "60", "--http2-prior-knowledge",
     "-H", "content-type: application/json", "-w", "\n%{http_version} %{http_code}" }
-  for _, word in ipairs(ask.more or {}) do
-    argv[#argv + 1] = word
-  end
+  proc.append(argv, ask.more)
   argv[#argv + 1] = "--data-binary"
   argv[#argv + 1] = "@" .. proc.write("body.json", ask.body)
   argv[#argv + 1] = ("http://127.0.0.1:%d%s"):format(f.port, ask.path or "/v1/completions")

@@ -288,9 +288,7 @@ local ISSUER = { "--jwt-issuer", "https://issuer", "--jwt-audience", "baton" }
 
 local function with_issuer(...)
   local words = { ... }
-  for _, word in ipairs(ISSUER) do
-    words[#words + 1] = word
-  end
+  proc.append(words, ISSUER)
   return words
 end
 
@@ -400,9 +398,7 @@ return { api = 2, name = "mine", version = "1",
 
   local function start_with(flags)
     local words = { "--policy", proc.write("mine.lua", POLICY) }
-    for _, flag in ipairs(flags) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     start(words)
   end
 

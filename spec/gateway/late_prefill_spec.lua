@@ -41,9 +41,7 @@ return {
 
 local function policy_flags(more)
   local flags = { "--policy", proc.write("late.lua", LATE), "--metaserver-port", "0" }
-  for _, flag in ipairs(more or {}) do
-    flags[#flags + 1] = flag
-  end
+  proc.append(flags, more)
   return flags
 end
 

@@ -67,9 +67,7 @@ local function start(flags)
     "--vllm-pd-disaggregation", "--prefill", p.url, "--decode", d.url, "--disable-circuit-breaker",
     "--load-interval-secs", "0",
   }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   gateway, port = fleet.start_gateway(words)
   eventually(function()
     return http.get(port, "/readiness").status == 200

@@ -30,9 +30,7 @@ describe("limits", function()
     config_path = proc.write("baton.lua", config_of(limits, url))
     local words = { config_path }
     for _, list in ipairs({ CALM, flags or {} }) do
-      for _, word in ipairs(list) do
-        words[#words + 1] = word
-      end
+      proc.append(words, list)
     end
     process, port, admin_port = fleet.start_gateway(words)
     eventually(function()

@@ -63,9 +63,7 @@ local function start(which, flags)
   local words = { "--health-check-interval-secs", tostring(INTERVAL), "--health-check-timeout-secs", tostring(TIMEOUT),
     "--health-failure-threshold", tostring(FAILURES) }
   for _, list in ipairs({ which.flags, flags or {} }) do
-    for _, word in ipairs(list) do
-      words[#words + 1] = word
-    end
+    proc.append(words, list)
   end
   if which.managed then
     return start_managed(which.managed, { flags = words })

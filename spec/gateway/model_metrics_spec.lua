@@ -14,9 +14,7 @@ local f
 
 local function start(flags, workers)
   local words = { "--vllm-pd-disaggregation" }
-  for _, word in ipairs(flags or {}) do
-    words[#words + 1] = word
-  end
+  proc.append(words, flags)
   f = fleet.start({
     workers = workers or { "role=prefill,engine=vllm,itl=1,ttft=1", "role=decode,engine=vllm,itl=1,ttft=1" },
     flags = words, sim = { "--time-scale", "0.05" },

@@ -48,9 +48,7 @@ describe("a client's certificate", function()
   local function curl(who, words)
     local all = { "--cacert", c.ca }
     for _, list in ipairs({ who or {}, words }) do
-      for _, word in ipairs(list) do
-        all[#all + 1] = word
-      end
+      proc.append(all, list)
     end
     return certs.curl(all)
   end
@@ -62,9 +60,7 @@ describe("a client's certificate", function()
   -- flags: beside TLS and the authority of clients; who: is let in.
   local function start(flags, who)
     local words = { "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", c.ca }
-    for _, flag in ipairs(flags) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     f = fleet.start({ workers = { "role=hybrid,ttft=1,itl=5" }, flags = words, ready = false })
     eventually(function()
       local status, body, why = curl(who, { url("/readiness") })
@@ -129,9 +125,7 @@ describe("a client's certificate", function()
     for i, words in ipairs({ { "--http1.1", "-H", "Connection: close" }, { "--http2", asked[3] } }) do
       local next = i == 2 and { "--next" } or {}
       for _, list in ipairs({ next, { "-sS", "--cacert", c.ca, "-w", told }, web, words, asked }) do
-        for _, word in ipairs(list) do
-          argv[#argv + 1] = word
-        end
+        proc.append(argv, list)
       end
     end
     local code, out, err = proc.run(argv, { seconds = 30 })
@@ -287,9 +281,7 @@ describe("a client's certificate", function()
   it("is shown by baton fleet, which verifies the gateway before it says its key", function()
     local function tool(words)
       local argv = { fleet.binary("BATON_BIN", "baton"), "fleet", "workers", "list", "--admin", url("", f.admin_port) }
-      for _, word in ipairs(words) do
-        argv[#argv + 1] = word
-      end
+      proc.append(argv, words)
       return proc.run(argv, { seconds = 30, env = { BATON_ADMIN_API_KEY = "admins" } })
     end
     start({

@@ -688,9 +688,7 @@ local READ_ONLY = {
     return "[" .. table.concat(ids, ",") .. "]"
   end, d = "wrong" },
 }
-for _, row in ipairs(MORIIO_DECODE) do
-  READ_ONLY[#READ_ONLY + 1] = row
-end
+proc.append(READ_ONLY, MORIIO_DECODE)
 moriio_read.rows = { decode = READ_ONLY, ["decode headers"] = MORIIO_DECODE_HEADERS }
 
 -- ---- what comes of it ----

@@ -75,9 +75,7 @@ describe("a pair whose transfers keep failing", function()
       words[#words + 1] = "--policy"
       words[#words + 1] = proc.write("by_header.lua", policy)
     end
-    for _, flag in ipairs(flags or {}) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     f = fleet.start({ workers = shape.workers, flags = words })
   end
 

@@ -44,9 +44,7 @@ describe("those that wait", function()
 
   local function start(...)
     local words = { ... }
-    for _, word in ipairs(CALM) do
-      words[#words + 1] = word
-    end
+    proc.append(words, CALM)
     process, port, admin_port = fleet.start_gateway(words)
     eventually(function()
       local answer = http.get(port, "/readiness")

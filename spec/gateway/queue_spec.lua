@@ -17,9 +17,7 @@ describe("--queue-size", function()
   local function start(words, more)
     local all = {}
     for _, list in ipairs({ words, CALM, more or {} }) do
-      for _, word in ipairs(list) do
-        all[#all + 1] = word
-      end
+      proc.append(all, list)
     end
     process, port, admin_port = fleet.start_gateway(all)
     eventually(function()

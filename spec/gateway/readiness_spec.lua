@@ -123,9 +123,7 @@ end
 
 local function run_to_end(words)
   local argv = { fleet.binary("BATON_BIN", "baton"), "run", "--port", "0", "--admin-port", "0" }
-  for _, word in ipairs(words) do
-    argv[#argv + 1] = word
-  end
+  proc.append(argv, words)
   return proc.run(argv)
 end
 

@@ -41,9 +41,7 @@ local function start(name, flags)
     })
   end
   local words = { proc.write("baton.lua", config(dialect, self.sims)) }
-  for _, flag in ipairs(flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, flags)
   self.gateway, self.port, self.admin_port = fleet.start_gateway(words)
   eventually(function()
     local up = 0

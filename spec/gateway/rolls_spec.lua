@@ -154,9 +154,7 @@ describe("a rolling restart", function()
       local argv = { "--workers-kubernetes",
         ("namespace=llm,selector=app=vllm,api=%s,ca-file=%s"):format(api.url, api.ca_file),
         "--policy", proc.write("rolls.lua", POLICY) }
-      for _, flag in ipairs(FLAGS) do
-        argv[#argv + 1] = flag
-      end
+      proc.append(argv, FLAGS)
       gateway, port, admin_port = fleet.start_gateway(argv)
       for _, w in ipairs(sim.list) do
         wait_usable(w.name)
@@ -360,9 +358,7 @@ describe("a rolling restart", function()
     local argv = { "--policy", proc.write("rolls.lua", POLICY) }
     for _, list in ipairs({ FLAGS, { "--prefill", sim.list[1].url, sim.list[1].second, "--prefill", sim.list[2].url,
       sim.list[2].second, "--decode", sim.list[3].url } }) do
-      for _, word in ipairs(list) do
-        argv[#argv + 1] = word
-      end
+      proc.append(argv, list)
     end
     gateway, port, admin_port = fleet.start_gateway(argv)
     local p0 = wait_usable("p0")

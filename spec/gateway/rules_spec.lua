@@ -389,9 +389,7 @@ describe("the start", function()
       replace("rules.lua", rules(list))
       local argv = { fleet.binary("BATON_BIN", "baton"), "run", "--port", "0", "--admin-port", "0",
         "--policy-dir", folder, "--rules-file", folder .. "/rules.lua", "--policy", "mine" }
-      for _, word in ipairs(words) do
-        argv[#argv + 1] = word
-      end
+      proc.append(argv, words)
       local code, _, err = proc.run(argv)
       assert.equal(2, code, err)
       assert.truthy(err:find(why, 1, true), err)

@@ -24,9 +24,7 @@ local function start(words, opts)
   opts.env = opts.env or manager.env
   local port, admin_port
   local all = { "--worker-urls", sim.workers.h.url }
-  for _, word in ipairs(words or {}) do
-    all[#all + 1] = word
-  end
+  proc.append(all, words)
   process, port, admin_port = fleet.start_gateway(all, opts)
   return port, admin_port
 end

@@ -124,9 +124,7 @@ describe("a request's system calls", function()
 
   local function flags(...)
     local words = { ... }
-    for _, word in ipairs(QUIET) do
-      words[#words + 1] = word
-    end
+    proc.append(words, QUIET)
     return words
   end
 

@@ -33,26 +33,20 @@ describe("TLS", function()
   -- ask: flags; plain words for curl are those of a client that knows the CA.
   local function start(flags)
     local words = { "--tls-cert", cert, "--tls-key", key, "--log-format", "json" }
-    for _, flag in ipairs(flags or {}) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     f = fleet.start({ workers = { "role=hybrid,ttft=1,itl=1" }, flags = words, ready = false })
   end
 
   local function curl(words, seconds)
     local all = { "--cacert", c.ca }
-    for _, word in ipairs(words) do
-      all[#all + 1] = word
-    end
+    proc.append(all, words)
     return certs.curl(all, seconds)
   end
 
   local function wait_ready(words)
     eventually(function()
       local all = { url("/readiness") }
-      for _, word in ipairs(words or {}) do
-        all[#all + 1] = word
-      end
+      proc.append(all, words)
       local status, body, why = curl(all)
       return status == 200, (body or "") .. why
     end, 10, "/readiness is 200 over TLS")
@@ -350,9 +344,7 @@ describe("TLS", function()
   it("refuses what it cannot serve with, and says which file", function()
     local function refuses(words, expected)
       local argv = { fleet.binary("BATON_BIN", "baton"), "check", "--worker-urls", "http://127.0.0.1:1" }
-      for _, word in ipairs(words) do
-        argv[#argv + 1] = word
-      end
+      proc.append(argv, words)
       local code, _, err = proc.run(argv)
       assert.equal(2, code, err)
       assert.truthy(err:find(expected, 1, true), err)

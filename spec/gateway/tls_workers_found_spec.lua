@@ -33,17 +33,13 @@ describe("TLS to workers that are found", function()
 
   local function start_worker(words, more)
     local flags = { "--tls-cert", cert, "--tls-key", key }
-    for _, word in ipairs(more or {}) do
-      flags[#flags + 1] = word
-    end
+    proc.append(flags, more)
     behind = fleet.start({ workers = { words or "role=hybrid,ttft=1,itl=1" }, flags = flags, ready = false })
   end
 
   local function start(flags)
     local argv = { "--worker-tls-ca", c.ca }
-    for _, word in ipairs(flags) do
-      argv[#argv + 1] = word
-    end
+    proc.append(argv, flags)
     gateway, port, admin_port = fleet.start_gateway(argv)
   end
 

@@ -32,15 +32,11 @@ describe("TLS to workers", function()
   -- The worker, and the gateway before it. flags: of the gateway; more: of the worker.
   local function start(flags, more, host)
     local words = { "--tls-cert", cert, "--tls-key", key }
-    for _, word in ipairs(more or {}) do
-      words[#words + 1] = word
-    end
+    proc.append(words, more)
     behind = fleet.start({ workers = { "role=hybrid,ttft=1,itl=1" }, flags = words, ready = false })
     local own = { "--worker-urls", ("https://%s:%d"):format(host or "127.0.0.1", behind.port), "--connect-timeout-ms",
       "2000" }
-    for _, word in ipairs(flags or {}) do
-      own[#own + 1] = word
-    end
+    proc.append(own, flags)
     gateway, port, admin_port = fleet.start_gateway(own)
   end
 

@@ -81,9 +81,7 @@ describe("an answer that goes on by its token ids", function()
     end
     local connector = (words or WORDS):find("Mooncake") and "MooncakeConnectorV1" or "NixlConnector"
     local all = { "--vllm-pd-disaggregation", "--connector", connector }
-    for _, flag in ipairs(flags or {}) do
-      all[#all + 1] = flag
-    end
+    proc.append(all, flags)
     f = fleet.start({ workers = workers, flags = all })
   end
 

@@ -23,9 +23,7 @@ describe("a replay on the wire", function()
 
   local function start(flags)
     local all = { "--replay-lost-decode" }
-    for _, flag in ipairs(flags or {}) do
-      all[#all + 1] = flag
-    end
+    proc.append(all, flags)
     r = rig.start({ hybrids = 2, engine = "vllm", flags = all })
   end
 

@@ -19,9 +19,7 @@ local f, collector
 
 local function start(flags, ask)
   local words = { "--vllm-pd-disaggregation", "--log-format", "json" }
-  for _, word in ipairs(flags or {}) do
-    words[#words + 1] = word
-  end
+  proc.append(words, flags)
   if collector then
     words[#words + 1] = "--trace-endpoint"
     words[#words + 1] = collector.url

@@ -35,9 +35,7 @@ describe("the dashboard in a browser", function()
   local function start(flags, worker)
     worker = worker or ""
     local words = {}
-    for _, flag in ipairs(flags or {}) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     words[#words + 1] = "--vllm-pd-disaggregation"
     f = fleet.start({
       workers = { "role=prefill,count=2,ttft=1" .. worker, "role=decode,count=2,itl=1,ttft=1" .. worker },

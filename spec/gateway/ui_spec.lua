@@ -16,17 +16,13 @@ describe("the dashboard's routes", function()
   local function start(flags, workers)
     log = proc.path("audit.jsonl")
     local words = { "--audit-log", log }
-    for _, flag in ipairs(flags or {}) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     f = fleet.start({ workers = workers or { "role=hybrid,name=w0" }, flags = words })
   end
 
   local function start_with_key(flags)
     local words = { "--admin-api-key", KEY }
-    for _, flag in ipairs(flags or {}) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     start(words)
   end
 

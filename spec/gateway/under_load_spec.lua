@@ -26,9 +26,7 @@ for _, has_tls in ipairs({ true, false }) do
       for _, word in ipairs(has_tls and { "--cacert", c.ca } or {}) do
         all[#all + 1] = word
       end
-      for _, word in ipairs(words or {}) do
-        all[#all + 1] = word
-      end
+      proc.append(all, words)
       return certs.curl(all)
     end
 
@@ -39,9 +37,7 @@ for _, has_tls in ipairs({ true, false }) do
     local function start(more, health)
       local words = { "--worker-urls", sim.list[1].url }
       for _, list in ipairs({ has_tls and { "--tls-cert", cert, "--tls-key", key } or {}, more or {} }) do
-        for _, word in ipairs(list) do
-          words[#words + 1] = word
-        end
+        proc.append(words, list)
       end
       local ready
       process, port, admin_port = fleet.start_gateway(words, { program = program })

@@ -36,9 +36,7 @@ end
 
 local function start(words, opts)
   local all = { path }
-  for _, word in ipairs(words or {}) do
-    all[#all + 1] = word
-  end
+  proc.append(all, words)
   local told
   first, port, admin_port, told = fleet.start_gateway(all, opts)
   assert(told.pid == first.pid)

@@ -50,9 +50,7 @@ describe("--warm-pairs", function()
   local function start(workers, flags, more)
     local family = workers[1]:find("sglang", 1, true) and "--pd-disaggregation" or "--vllm-pd-disaggregation"
     local words = { family, "--warm-pairs", "--breaker-failures", "1" }
-    for _, flag in ipairs(flags or {}) do
-      words[#words + 1] = flag
-    end
+    proc.append(words, flags)
     local ask = { workers = workers, flags = words }
     for key, value in pairs(more or {}) do
       ask[key] = value

@@ -36,9 +36,7 @@ describe("one worker", function()
     local config = 'return { pools = { { name = "only", workers = { { name = "w0", url = "%s", %s } } } } }\n'
     config = config:format(w.url, words)
     local argv = { proc.write("baton.lua", config), "--disable-health-check", "--load-interval-secs", "0" }
-    for _, flag in ipairs(flags or {}) do
-      argv[#argv + 1] = flag
-    end
+    proc.append(argv, flags)
     gateway, port, admin_port = fleet.start_gateway(argv)
     eventually(function()
       return http.get(port, "/readiness").status == 200

@@ -37,13 +37,9 @@ describe("baton run --workers-dns", function()
   local function start(words, ...)
     local argv = { "--dns-servers", server.address }
     for _, list in ipairs({ ... }) do
-      for _, word in ipairs(list) do
-        argv[#argv + 1] = word
-      end
+      proc.append(argv, list)
     end
-    for _, word in ipairs(words) do
-      argv[#argv + 1] = word
-    end
+    proc.append(argv, words)
     gateway, port, admin_port = fleet.start_gateway(argv)
   end
 

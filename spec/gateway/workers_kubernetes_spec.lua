@@ -22,9 +22,7 @@ describe("baton run --workers-kubernetes", function()
     local given = ("namespace=llm,selector=app=vllm,api=%s%s%s"):format(api.url,
       api.url:find("^https") and ",ca-file=" .. api.ca_file or "", what and "," .. what or "")
     local argv = { "--vllm-pd-disaggregation", "--workers-kubernetes", given }
-    for _, word in ipairs(flags or {}) do
-      argv[#argv + 1] = word
-    end
+    proc.append(argv, flags)
     gateway, port, admin_port = fleet.start_gateway(argv, { env = env })
   end
 

@@ -46,9 +46,7 @@ end
 -- Status (nil: no answer), body, and what curl says. words: of curl; its exit status is the fourth.
 function certs.curl(words, seconds)
   local argv = { "/usr/bin/env", "curl", "-sS", "-m", tostring(seconds or 20), "-w", "\n%{http_code}" }
-  for _, word in ipairs(words) do
-    argv[#argv + 1] = word
-  end
+  proc.append(argv, words)
   local code, out, err = proc.run(argv, { seconds = (seconds or 20) + 5 })
   local body, status = out:match("^(.*)\n(%d+)$")
   status = tonumber(status)

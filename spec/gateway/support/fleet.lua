@@ -71,9 +71,7 @@ function fleet.start_sim(workers, flags)
     argv[#argv + 1] = "--worker"
     argv[#argv + 1] = words
   end
-  for _, flag in ipairs(flags or {}) do
-    argv[#argv + 1] = flag
-  end
+  proc.append(argv, flags)
   local process = proc.start(argv, { name = "sim" })
   local list, by_name = parse_workers(wait_for_file(process, ready))
   return setmetatable({ process = process, list = list, workers = by_name }, Sim)
@@ -139,9 +137,7 @@ local function worker_flags(sim)
   end
   if #urls > 0 then
     argv[#argv + 1] = "--worker-urls"
-    for _, url in ipairs(urls) do
-      argv[#argv + 1] = url
-    end
+    proc.append(argv, urls)
   end
   return argv
 end
@@ -159,9 +155,7 @@ local function gateway_argv(words, under, program)
       "--ready-file", ready,
   }
   for _, list in ipairs({ under or {}, own, QUICK, words }) do
-    for _, word in ipairs(list) do
-      argv[#argv + 1] = word
-    end
+    proc.append(argv, list)
   end
   return argv, ready
 end
@@ -201,9 +195,7 @@ function fleet.start(ask)
     ask.before(sim)
   end
   local words = ask.config and config_words(sim, ask.config) or worker_flags(sim)
-  for _, flag in ipairs(ask.flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, ask.flags)
   if ask.config then -- the file stands first
     table.insert(words, 1, table.remove(words, 1))
   end

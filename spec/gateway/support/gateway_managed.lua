@@ -12,6 +12,7 @@ local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
+local proc = require("gateway.support.proc")
 local rig = require("gateway.support.rig")
 
 local gateway_managed = {}
@@ -50,9 +51,7 @@ end
 
 local function start_gateway(self, transfer_port)
   local words = { self.config, "--transfer-port", transfer_port }
-  for _, flag in ipairs(self.ask.flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, self.ask.flags)
   local told
   self.gateway, self.port, self.admin_port, told = fleet.start_gateway(words)
   self.transfer_port = told.transfer_port

@@ -17,9 +17,7 @@ Collector.__index = Collector
 function otlp.start(certs)
   local ready = proc.path("otlp.ready")
   local argv = { "/usr/bin/env", "python3", "-B", "spec/gateway/support/otlp.py", ready }
-  for _, file in ipairs(certs or {}) do
-    argv[#argv + 1] = file
-  end
+  proc.append(argv, certs)
   local process = proc.start(argv, { name = "otlp" })
   local text = eventually(function()
     return proc.read(ready), process:stderr()

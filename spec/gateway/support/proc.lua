@@ -75,6 +75,13 @@ function proc.write(name, text)
   return path
 end
 
+-- more: a list, or nil.
+function proc.append(list, more)
+  for _, word in ipairs(more or {}) do
+    list[#list + 1] = word
+  end
+end
+
 -- As an editor does: a new file takes the name.
 function proc.replace(path, text)
   local file = assert(io.open(path .. ".tmp", "w"))

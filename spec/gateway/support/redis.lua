@@ -113,9 +113,7 @@ local function argv_of(self)
   local data = { "--save", "", "--appendonly", "no", "--unixsocket", self.socket, "--hz", "100",
     "--repl-diskless-sync-delay", "0", "--dbfilename", ("%d.rdb"):format(self.port) }
   for _, list in ipairs({ common, self.config and {} or data, self.words, { self.config and "--sentinel" } }) do
-    for _, word in ipairs(list) do
-      argv[#argv + 1] = word
-    end
+    proc.append(argv, list)
   end
   return argv
 end

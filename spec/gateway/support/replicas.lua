@@ -180,9 +180,7 @@ function Replicas:words(name, more, text)
   for _, w in ipairs(self.sim.list) do
     words[#words + 1] = w.url
   end
-  for _, word in ipairs(more or {}) do
-    words[#words + 1] = word
-  end
+  proc.append(words, more)
   return words, folder
 end
 

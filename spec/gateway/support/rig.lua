@@ -54,9 +54,7 @@ function rig.start(ask)
   local self = setmetatable({ p = open_many(ask.prefills), d = open_many(ask.decodes), w = open_many(ask.hybrids) },
     Rig)
   local words = { proc.write("baton.lua", config_of(self, ask)), "--disable-health-check", "--load-interval-secs", "0" }
-  for _, flag in ipairs(ask.flags or {}) do
-    words[#words + 1] = flag
-  end
+  proc.append(words, ask.flags)
   self.gateway, self.port, self.admin_port = fleet.start_gateway(words)
   eventually(function()
     local answer = http.get(self.port, "/readiness")
