@@ -124,8 +124,8 @@ static void explain(bt_tls_session_t *session)
 
 /* ---- the cipher ---- */
 
-/* Whoever fails empties the thread's queue, so that who reads and writes need not look at it; core/identity does too. The queue is looked
- * at first: emptying an empty one is 800 instructions. */
+/* Of the thread's queue, in which others who use OpenSSL may have left something: whoever goes by it empties it before, which reading and
+ * writing need not as long as they go well. It is looked at first: emptying an empty one is 800 instructions. */
 static void clear_errors(void)
 {
     if (ERR_peek_error() != 0)
@@ -193,12 +193,14 @@ static ssize_t read_plain(bt_cipher_t *c, char *room, size_t n)
         return rc;
     if (SSL_want_read(ssl)) /* no look at the queue: the BIO has no other reason */
         return BT_E_AGAIN;
+    /* This one's error is the last; others may have left theirs, and OpenSSL takes any for it, a goodbye too. */
+    const char *why = ERR_reason_error_string(ERR_peek_last_error());
+    clear_errors();
     if (SSL_get_error(ssl, rc) == SSL_ERROR_ZERO_RETURN)
         return UV_EOF;
     session_of(c)->is_broken = true;
-    session_of(c)->why = ERR_reason_error_string(ERR_peek_error());
-    bt_log_debug("tls", "a session broke: %s", session_of(c)->why);
-    clear_errors();
+    session_of(c)->why = why;
+    bt_log_debug("tls", "a session broke: %s", why != NULL ? why : "the connection broke");
     return UV_ECONNRESET;
 }
 

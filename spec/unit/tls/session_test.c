@@ -104,6 +104,12 @@ static void test_errors_of_others(void **state)
     STEP_UNTIL(client.got_n == 11, step());
     assert_memory_equal(client.got, "hello again", 11);
     assert_int_not_equal(ERR_get_error(), 0);
+    bt_stream_close_after_flush(&server.s, 5000);
+    STEP_UNTIL(client.eofs == 1, {
+        ERR_raise(ERR_LIB_USER, ERR_R_PASSED_INVALID_ARGUMENT);
+        step();
+    });
+    assert_int_equal(client.eof_rc, 0); /* it has said goodbye: that is no cut */
     close_all(s, c);
 }
 
