@@ -135,7 +135,7 @@ static int check_scopes(bt_str_t value, char *why, size_t why_size)
         return 0;
     return bt_err_refuse(why, why_size,
                          "scopes=: \"%.*s\" is none; there are inference, models, cancel, "
-                         "admin-read and admin-write",
+                         "admin-read, admin-write and kv-hints",
                          BT_STR_ARG(bt_str_cut(unknown, 40)));
 }
 

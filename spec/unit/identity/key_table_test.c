@@ -175,10 +175,10 @@ static void refuses_what_would_lock_out_or_let_in(void **state)
            ":2: this key stands in the file already: whose is it?");
     expect("bk_a " HASHED "\nbk_a " HASHED "\n", ":2: a key of this id stands in the file already");
     expect("a scopes=inference,root\n",
-           ":1: scopes=: \"root\" is none; there are inference, models, cancel, admin-read and "
-           "admin-write");
+           ":1: scopes=: \"root\" is none; there are inference, models, cancel, "
+           "admin-read, admin-write and kv-hints");
     expect("a scopes=\n", ":1: scopes=: \"\" is none; there are inference, models, cancel, "
-                          "admin-read and admin-write");
+                          "admin-read, admin-write and kv-hints");
     expect("a scopes=models scopes=inference\n", ":1: scopes= is said twice");
     expect("a models=\n", ":1: models=: no model is named");
     for (const char *const *at =
