@@ -242,6 +242,11 @@ static void check_kind(lua_State *L, bt_policy_t *policy, const bt_pair_t *pair)
                                                           : BT_PLAN_HANDOFF));
 }
 
+static bool is_late(const bt_policy_t *policy)
+{
+    return policy->call.hook == BT_HOOK_PLAN_DECODE || policy->call.hook == BT_HOOK_PLAN_PREFILL;
+}
+
 /* Of plan_decode and plan_prefill: the pair has one of its two, and no other. */
 static void take_partner(lua_State *L, bt_policy_t *policy, struct answer *a)
 {
@@ -288,7 +293,7 @@ static struct answer read_pair(lua_State *L, bt_policy_t *policy, int idx, bt_pa
     if ((a.kind == BT_PLAN_SINGLE) != (a.worker != NULL) && a.kind != BT_PLAN_NONE)
         refuse(L, policy, "kind \"%s\" with %s", bt_plan_kind_name(a.kind),
                a.worker != NULL ? "a worker" : "no worker");
-    if (policy->call.hook == BT_HOOK_PLAN_DECODE || policy->call.hook == BT_HOOK_PLAN_PREFILL)
+    if (is_late(policy))
         take_partner(L, policy, &a);
     if (a.worker == NULL)
         check_pair(L, policy, &a);
@@ -429,7 +434,7 @@ void bt_choice_read(lua_State *L, bt_policy_t *policy, int idx)
     a = read_pair(L, policy, idx, &choice->first);
     if (a.has_alternates)
         read_alternates(L, policy, idx, choice);
-    if (a.has_hints && policy->call.partner != NULL)
+    if (a.has_hints && is_late(policy))
         refuse(L, policy, "hints; those that plan gave hold for both legs");
     if (a.has_hints)
         read_hints(L, policy, idx, &choice->hints);

@@ -263,6 +263,33 @@ static void plan_decode_completes_the_plan(void **state)
     fleet_fini(&f);
 }
 
+/* plan_decode's partner is not the next plan's. */
+static void hints_are_plans_alone(void **state)
+{
+    struct fleet f;
+    bt_policy_t *policy;
+    bt_choice_t choice;
+
+    (void) state;
+    fleet_init(&f, 2, 2, 0);
+    plan_decode_fails(&f, LATE("return { decode = 3, hints = { priority = 1 } }"),
+                      "plan_decode returned hints; those that plan gave hold for both legs");
+    policy = policy_of("return { api = 2, name = 'x', version = '1',\n"
+                       "plan = function() return { prefill = 1, hints = { priority = 7 } } end,\n"
+                       "plan_decode = function() return { decode = 3 } end }");
+    for (int i = 0; i < 2; i++) {
+        if (bt_policy_plan(policy, BT_POLICY_BOTH, &f.req, &f.view, &choice) != 0)
+            fail_msg("%s", bt_policy_error(policy));
+        assert_int_equal(choice.hints.priority, 7);
+        assert_int_equal(bt_policy_plan_late(policy, BT_POLICY_DECODE, &f.req, &f.view,
+                                             f.prefill.items[0], 1, &choice),
+                         0);
+        assert_true(bt_hints_are_empty(&choice.hints));
+    }
+    bt_policy_free(policy);
+    fleet_fini(&f);
+}
+
 #define OPEN(plan_prefill)                                                                         \
     "return { api = 2, name = 'x', version = '1',\n"                                               \
     "plan = function() return { decode = 3 } end,\n"                                               \
@@ -444,6 +471,7 @@ int main(void)
         cmocka_unit_test(serves_on_after_an_error),
         cmocka_unit_test(fallback_gets_the_failure),
         cmocka_unit_test(plan_decode_completes_the_plan),
+        cmocka_unit_test(hints_are_plans_alone),
         cmocka_unit_test(plan_prefill_completes_the_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
