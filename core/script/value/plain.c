@@ -37,6 +37,7 @@ static void read_value(lua_State *L, struct reader *r, bt_value_t *out);
 
 static char *copy_text(lua_State *L, struct reader *r, int idx)
 {
+    const bool is_small = r->rules->bytes < (size_t) 1 << 20;
     bt_str_t s = BT_STR_NULL;
     char *copy;
 
@@ -44,8 +45,9 @@ static char *copy_text(lua_State *L, struct reader *r, int idx)
     r->bytes += s.n;
     if (r->bytes > r->rules->bytes)
         refuse(L, r,
-               lua_pushfstring(L, "too many bytes of strings in all (more than %d MiB)",
-                               (int) (r->rules->bytes >> 20)));
+               lua_pushfstring(L, "too many bytes of strings in all (more than %d %s)",
+                               (int) (r->rules->bytes >> (is_small ? 10 : 20)),
+                               is_small ? "KiB" : "MiB"));
     if (memchr(s.p, '\0', s.n) != NULL)
         refuse(L, r, "a string holds a NUL byte");
     copy = bt_str_dup(s);

@@ -117,7 +117,7 @@ static void wrong_hints(void **state)
          "unknown member of an action of kv_hints 'ttl'"},
         {HINTS("{ kv_hints = { { action_id = 'a', action_type = 't', action_version = '1', "
                "payload = { x = ('a'):rep(5000) } } } }"),
-         "hints.kv_hints"},
+         "hints.kv_hints[1].payload.x: too many bytes of strings in all (more than 4 KiB)"},
         {HINTS("{ kv_hints = { { action_id = 'a', action_type = 't', action_version = '1', "
                "payload = { x = baton.log } } } }"),
          "hints.kv_hints"},
