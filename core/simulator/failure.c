@@ -104,15 +104,13 @@ int bt_sim_failures_read(const char *text, unsigned prefills, unsigned decodes, 
     for (const char *at = text; *at != '\0'; at += *at == ',') {
         unsigned first, count;
         bt_sim_failure_t f = {.is_silent = strncmp(at, SILENT, strlen(SILENT)) == 0};
-        if (f.is_silent)
-            at += strlen(SILENT);
-        const char *to = strchr(at, '@');
+        const char *who = f.is_silent ? at + strlen(SILENT) : at, *to = strchr(who, '@');
         if (to == NULL)
             return bad(err, err_size, at, "when?");
-        const size_t len = (size_t) (to - at);
-        if (!read_who(at, len, "prefill", 0, prefills, &first, &count) &&
-            !read_who(at, len, "decode", prefills, decodes, &first, &count) &&
-            !read_who(at, len, "hybrid", prefills + decodes, hybrids, &first, &count))
+        const size_t len = (size_t) (to - who);
+        if (!read_who(who, len, "prefill", 0, prefills, &first, &count) &&
+            !read_who(who, len, "decode", prefills, decodes, &first, &count) &&
+            !read_who(who, len, "hybrid", prefills + decodes, hybrids, &first, &count))
             return bad(err, err_size, at, "there is no such engine");
         if (!read_span(to + 1, &f.from_s, &f.until_s, &to))
             return bad(err, err_size, at, "expected seconds up to 1e7, or from-until");

@@ -238,6 +238,7 @@ static void test_what_cannot_be_is_refused(void **state)
         assert_true(bt_sim_failures_read(wrong[i], 2, 2, 0, list, &count, err, sizeof err) < 0);
         assert_non_null(strstr(err, "--fail: "));
     }
+    assert_non_null(strstr(err, "--fail: silent:p2@1: there is no such engine"));
     assert_true(bt_sim_failures_read("decode@2", 2, 100, 0, list, &count, err, sizeof err) < 0);
     assert_int_equal(
         bt_sim_failures_read("silent:decode@2,p0@1-1.5", 2, 2, 0, list, &count, err, sizeof err),
