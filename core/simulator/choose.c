@@ -248,6 +248,8 @@ static bt_policy_view_t without_tried(bt_sim_run_t *r, const bt_sim_flight_t *f,
                 r->left[list].items[r->left[list].count++] = v->sets[list]->items[i];
         left.sets[list] = &r->left[list];
     }
+    if (r->left[BT_LIST_PREFILL].count == 0 || r->left[BT_LIST_DECODE].count == 0)
+        r->left[BT_LIST_PREFILL].count = r->left[BT_LIST_DECODE].count = 0;
     return left;
 }
 
@@ -272,8 +274,7 @@ static enum answer ask_again(bt_sim_run_t *r, bt_sim_flight_t *f,
     if (next_alternate(f, v, &choice_p->first))
         return ANSWERED;
     const bt_policy_view_t left = without_tried(r, f, v);
-    if (left.sets[BT_LIST_SINGLE]->count == 0 &&
-        (left.sets[BT_LIST_PREFILL]->count == 0 || left.sets[BT_LIST_DECODE]->count == 0))
+    if (left.sets[BT_LIST_SINGLE]->count == 0 && left.sets[BT_LIST_PREFILL]->count == 0)
         return NOT_ASKED;
     return judge(r, f, &left, ask_plan(r, f, failure, &left, choice_p), choice_p);
 }

@@ -71,6 +71,8 @@ bool bt_choice_view_leave_out(bt_arena_t *arena, bt_choice_view_t *v,
                               bool (*is_out)(const void *ctx, const bt_worker_t *w),
                               const void *ctx);
 bool bt_choice_view_any_pair(bt_request_t *r, bt_choice_view_t *v);
+/* Of a view that has none any more, for some were left out: as a first plan sees it. */
+void bt_choice_view_drop_pairs(bt_choice_view_t *v);
 /* Why these two cannot serve it as a pair; NULL: they can. */
 const char *bt_pair_refusal(bt_request_t *r, const bt_worker_t *p, const bt_worker_t *d);
 

@@ -85,7 +85,7 @@ static void leave_out_without_route(bt_request_t *r, bt_choice_view_t *v)
         v->why = scale_out_refusal;
 }
 
-static void drop_pairs(bt_choice_view_t *v)
+void bt_choice_view_drop_pairs(bt_choice_view_t *v)
 {
     v->sets[BT_LIST_PREFILL].count = v->sets[BT_LIST_DECODE].count = 0;
 }
@@ -93,7 +93,7 @@ static void drop_pairs(bt_choice_view_t *v)
 /* The same of the same candidates each time. */
 static void take_shape(bt_choice_view_t *v, enum bt_view_shape shape)
 {
-    drop_pairs(v);
+    bt_choice_view_drop_pairs(v);
     if (v->key != 0)
         v->key += shape;
 }
@@ -125,7 +125,7 @@ static void pin(bt_request_t *r, bt_choice_view_t *v)
         v->sets[BT_LIST_HYBRID].count = 0;
     } else {
         v->sets[BT_LIST_HYBRID] = (bt_worker_set_t){v->pinned, 1};
-        drop_pairs(v);
+        bt_choice_view_drop_pairs(v);
     }
 }
 

@@ -372,8 +372,11 @@ static enum verdict ask_again(bt_task_t *task, const bt_policy_failure_t *failur
     if (next_alternate(task, v, choice_p))
         return CHOSEN;
     leave_out_tried(task, v);
-    if (v->sets[BT_LIST_SINGLE].count == 0 && !bt_choice_view_any_pair(r, v))
-        return NOT_ASKED;
+    if (!bt_choice_view_any_pair(r, v)) {
+        if (v->sets[BT_LIST_SINGLE].count == 0)
+            return NOT_ASKED;
+        bt_choice_view_drop_pairs(v);
+    }
     view = bt_candidates_view(v->sets, v->key, r->pool);
     return judge_next(task, v, bt_policy_call_plan(r, failure, &view, choice_p), choice_p);
 }

@@ -584,6 +584,25 @@ static void decode_workers_and_the_policy_looks_for_others(void **state)
     assert_false(has_caller(&engines[D0]));
 }
 
+/* Nor in a retry: p1 and p2 are left, and no decode for them. */
+static void prefill_workers_and_the_policy_looks_for_others(void **state)
+{
+    start_with(BT_ON_ERROR_END,
+               POLICY("plan = function(req, view) local p = baton.pairable(view.prefill, "
+                      "view.decode)[1] if not p then return { kind = 'single', worker = "
+                      "baton.argmin(view.hybrid, 'tokens') } end return { prefill = p, decode = "
+                      "view.decode[1] } end"));
+    bt_worker_set_health(engines[D1].worker, BT_HEALTH_DOWN, "spec");
+    bt_workers_changed();
+    ask();
+    take(P0);
+    answer(P0, 200, HANDOFF("req-1"));
+    take(D0);
+    reset(D0);
+    answered("HTTP/1.1 502");
+    assert_int_equal(count_of(&rig.d->stats.policy_errors), 0);
+}
+
 static void decode_workers_and_the_policy_says_so(void **state)
 {
     start(POLICY("plan = function(req, view) return { worker = view.single[2] } end"));
@@ -637,6 +656,7 @@ int main(void)
         CASE_OF(a_decode_worker_that_cannot),
         CASE_OF(decode_workers_and_nobody_says_so),
         CASE_OF(decode_workers_and_the_policy_looks_for_others),
+        CASE_OF(prefill_workers_and_the_policy_looks_for_others),
         CASE_OF(decode_workers_and_the_policy_says_so),
     };
 

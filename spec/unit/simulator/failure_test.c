@@ -65,6 +65,15 @@ static void test_a_refused_connection_makes_it_known(void **state)
     }
 }
 
+/* Nobody is asked for a pair of p1 and no decode; run() sees that the policy has made no mistake. */
+static void test_no_decode_is_left(void **state)
+{
+    ask(0, 32, 4, 1);
+    run(2, 1, 0, "d0@0.07");
+    assert_true(out->results[0].is_failed);
+    assert_int_equal(out->failures[0].lost, 1);
+}
+
 static void test_an_answer_that_has_begun_fails(void **state)
 {
     const bt_sim_slo_t slo = {.ttft_ms = 2000, .tpot_ms = 100};
@@ -256,6 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_prompt_is_computed_elsewhere, begin, end),
         cmocka_unit_test_setup_teardown(test_a_refused_connection_makes_it_known, begin, end),
+        cmocka_unit_test_setup_teardown(test_no_decode_is_left, begin, end),
         cmocka_unit_test_setup_teardown(test_an_answer_that_has_begun_fails, begin, end),
         cmocka_unit_test_setup_teardown(test_kv_is_kept_until_its_lease_ends, begin, end),
         cmocka_unit_test_setup_teardown(test_another_decode_takes_a_finished_prefill, begin, end),
