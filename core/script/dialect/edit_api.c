@@ -334,13 +334,27 @@ static bool has_table(lua_State *L, int idx, const char *field)
     return !lua_isnil(L, -1);
 }
 
+/* The table at idx has no other named members. */
+static void check_fields(lua_State *L, int idx, const char *what, const char *const *fields)
+{
+    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1)) {
+        bool known = lua_type(L, -2) == LUA_TNUMBER;
+        for (unsigned i = 0; fields[i] != NULL && lua_type(L, -2) == LUA_TSTRING; i++)
+            known = known || bt_str_eq(bt_vm_str(L, -2), bt_str(fields[i]));
+        if (!known)
+            bt_vm_unknown(L, what, fields, lua_gettop(L) - 1);
+    }
+}
+
 /* { member, test, text, instead = { text = JSON } } at idx */
 static void add_rules(lua_State *L, struct bt_dialects *d, bt_forward_t *f, int idx)
 {
+    static const char *const fields[] = {"instead", NULL};
     const bt_member_t *items;
     unsigned member, count = 0;
 
     luaL_checktype(L, idx, LUA_TTABLE);
+    check_fields(L, idx, "field of a rule of edit.forward", fields);
     lua_rawgeti(L, idx, 1);
     lua_rawgeti(L, idx, 2);
     lua_rawgeti(L, idx, 3);
@@ -380,22 +394,10 @@ static bool is_recompute(lua_State *L, int idx)
     return !lua_isnil(L, idx);
 }
 
-static void check_fields(lua_State *L)
-{
-    static const char *const fields[] = {"missing", "what", "set", NULL};
-
-    for (lua_pushnil(L); lua_next(L, 3) != 0; lua_pop(L, 1)) {
-        bool known = lua_type(L, -2) == LUA_TNUMBER;
-        for (unsigned i = 0; fields[i] != NULL && lua_type(L, -2) == LUA_TSTRING; i++)
-            known = known || bt_str_eq(bt_vm_str(L, -2), bt_str(fields[i]));
-        if (!known)
-            bt_vm_unknown(L, "field of edit.forward's rules", fields, lua_gettop(L) - 1);
-    }
-}
-
 /* edit.forward(key, name or nil, {rules}): what is done with the reply once the function has returned. */
 static int edit_forward(lua_State *L)
 {
+    static const char *const fields[] = {"missing", "what", "set", NULL};
     struct bt_dialects *d = bt_dialect_running(L);
     bt_forward_t *f = bt_arena_zalloc(d->edits->arena, sizeof(*f));
 
@@ -403,7 +405,7 @@ static int edit_forward(lua_State *L)
         return luaL_error(L, "edit.forward can be said once in a leg");
     luaL_checktype(L, 3, LUA_TTABLE);
     lua_settop(L, 3);
-    check_fields(L);
+    check_fields(L, 3, "field of edit.forward's rules", fields);
     f->key = bt_arena_str(d->edits->arena, check_str(L, 1));
     f->from = opt_text(L, d, 2);
     lua_getfield(L, 3, "what");

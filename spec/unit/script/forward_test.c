@@ -404,6 +404,8 @@ static void what_is_said_wrongly_is_told(void **state)
         {"edit.forward('d', 'p', { { 'a', 'numbr' } })", "did you mean 'number'?"},
         {"edit.forward('d', 'p', { { 'a' } })", "string expected"},
         {"edit.forward('d', 'p', { 'a' })", "table expected"},
+        {"edit.forward('d', 'p', { { 'a', 'text', insted = { b = '1' } } })",
+         "unknown field of a rule of edit.forward 'insted' (did you mean 'instead'?)"},
         {"edit.forward('d', 'p', { set = { a = 'x' } })", "not JSON: x"},
         {"edit.forward('d', 'p', { set = 3 })", "'set' is a table"},
         {"edit.forward('d', 'p', { { 'a', 'text', instead = 'b' } })", "'instead' is a table"},
