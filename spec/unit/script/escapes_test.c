@@ -343,7 +343,7 @@ static void json(void **state)
     try_in_coroutine(
         "JSON of tables of tables",
         "local t = {} for i = 1, 7 do local u = {} for j = 1, 8 do u[j] = t end t = u end",
-        "baton.json_encode(t)", "more than 16384 values");
+        "baton.json_encode(t)", "");
     try_escape("JSON in plan", "local s = '[' .. ('1,'):rep(30000) .. '1]'",
                "while true do baton.json_decode(s) end", "");
 }
