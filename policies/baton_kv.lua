@@ -14,7 +14,7 @@
 -- worker has most of the prompt (turns of a conversation), else by relief_tokens: prefill is overrun, and a pause of
 -- a step in others' answers costs less than their prompts' queue. Never where its time per token is above tpot_ms or
 -- its KV is full. At six times the traffic, where prefill cannot keep up, 94 % of the first half come in time with
--- it, and 60 % without; at the trace's own pace it is not needed.
+-- it, and 58 % without; at the trace's own pace it is not needed.
 -- Objective: with ttft_ms, who would come later goes where it is soonest, and who would be late even there is refused
 -- (503).
 -- Prefixes: KV events (exact) and what was sent in the last two seconds; without events, what was sent
