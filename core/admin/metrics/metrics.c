@@ -21,12 +21,6 @@ static uint64_t load(const _Atomic uint64_t *value)
     return atomic_load_explicit(value, memory_order_relaxed);
 }
 
-static void one(bt_prom_t *p, const char *name, const char *type, const char *help, uint64_t value)
-{
-    bt_prom_family(p, name, type, help);
-    bt_prom_count(p, NULL, 0, value);
-}
-
 /* ---- process ---- */
 
 static uint64_t resident_bytes(void)
@@ -79,28 +73,28 @@ static void write_process(bt_prom_t *p, const bt_dispatch_shared_t *shared, cons
     bt_prom_family(p, "baton_build_info", "gauge", "The running build, in its label");
     bt_prom_count(p, &label, 1, 1);
     write_sandbox(p);
-    one(p, "baton_draining", "gauge",
-        "1 while the gateway is shutting down and takes no new requests",
-        atomic_load(&shared->draining));
-    one(p, "baton_concurrent_requests", "gauge", "Requests admitted now",
-        atomic_load(&shared->concurrent));
-    one(p, "baton_buffered_bytes", "gauge",
-        "Memory that requests and answers hold: what --max-buffered-bytes limits",
-        bt_mem_total_bytes());
+    bt_prom_one(p, "baton_draining", "gauge",
+                "1 while the gateway is shutting down and takes no new requests",
+                atomic_load(&shared->draining));
+    bt_prom_one(p, "baton_concurrent_requests", "gauge", "Requests admitted now",
+                atomic_load(&shared->concurrent));
+    bt_prom_one(p, "baton_buffered_bytes", "gauge",
+                "Memory that requests and answers hold: what --max-buffered-bytes limits",
+                bt_mem_total_bytes());
     write_memory(p);
     if (shared->unfinished != NULL)
-        one(p, "baton_requests_evicted_total", "counter",
-            "Unfinished requests refused half-way because memory was short",
-            bt_unfinished_evicted(shared->unfinished));
-    one(p, "baton_soft_failures_total", "counter",
-        "Internal checks that failed while serving went on: each is a bug", bt_soft_count());
-    one(p, "baton_log_dropped_total", "counter", "Log lines lost because stderr did not take them",
-        bt_log_dropped());
-    one(p, "baton_process_resident_bytes", "gauge", "Resident memory of the process",
-        resident_bytes());
-    bt_prom_family(p, "baton_process_cpu_seconds_total", "counter",
-                   "CPU time of the process, user and system");
-    bt_prom_micro(p, NULL, 0, cpu_us());
+        bt_prom_one(p, "baton_requests_evicted_total", "counter",
+                    "Unfinished requests refused half-way because memory was short",
+                    bt_unfinished_evicted(shared->unfinished));
+    bt_prom_one(p, "baton_soft_failures_total", "counter",
+                "Internal checks that failed while serving went on: each is a bug",
+                bt_soft_count());
+    bt_prom_one(p, "baton_log_dropped_total", "counter",
+                "Log lines lost because stderr did not take them", bt_log_dropped());
+    bt_prom_one(p, "baton_process_resident_bytes", "gauge", "Resident memory of the process",
+                resident_bytes());
+    bt_prom_one_micro(p, "baton_process_cpu_seconds_total", "counter",
+                      "CPU time of the process, user and system", cpu_us());
 }
 
 /* ---- requests ---- */
@@ -130,8 +124,8 @@ static void write_requests(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 static void write_counters(bt_prom_t *p, const bt_dispatch_shared_t *shared)
 {
 #define WRITE_COUNTER(name, help)                                                                  \
-    one(p, "baton_" #name "_total", "counter", help,                                               \
-        bt_dispatch_sum(shared, offsetof(bt_stats_t, name)));
+    bt_prom_one(p, "baton_" #name "_total", "counter", help,                                       \
+                bt_dispatch_sum(shared, offsetof(bt_stats_t, name)));
     BT_COUNTER_MAP(WRITE_COUNTER)
 #undef WRITE_COUNTER
 }
@@ -259,10 +253,10 @@ static void write_traces(bt_prom_t *p, const bt_dispatch_shared_t *shared)
         const bt_label_t label = {"outcome", bt_str(outcomes[i].name)};
         bt_prom_count(p, &label, 1, outcomes[i].value);
     }
-    one(p, "baton_trace_spans_waiting", "gauge", "Spans that wait for the collector",
-        stats.waiting);
-    one(p, "baton_trace_export_errors_total", "counter", "Calls of the collector that failed",
-        stats.errors);
+    bt_prom_one(p, "baton_trace_spans_waiting", "gauge", "Spans that wait for the collector",
+                stats.waiting);
+    bt_prom_one(p, "baton_trace_export_errors_total", "counter",
+                "Calls of the collector that failed", stats.errors);
 }
 
 static void write_records(bt_prom_t *p, const bt_dispatch_shared_t *shared)
@@ -270,12 +264,13 @@ static void write_records(bt_prom_t *p, const bt_dispatch_shared_t *shared)
     bt_recorder_stats_t stats;
 
     bt_recorder_stats(shared->recorder, &stats);
-    one(p, "baton_records_written_total", "counter", "Decision records in --record-file",
-        stats.written);
-    one(p, "baton_records_dropped_total", "counter",
-        "Decision records lost because the file's writer was behind or could not write",
-        stats.dropped);
-    one(p, "baton_record_errors_total", "counter", "Failed writes to --record-file", stats.errors);
+    bt_prom_one(p, "baton_records_written_total", "counter", "Decision records in --record-file",
+                stats.written);
+    bt_prom_one(p, "baton_records_dropped_total", "counter",
+                "Decision records lost because the file's writer was behind or could not write",
+                stats.dropped);
+    bt_prom_one(p, "baton_record_errors_total", "counter", "Failed writes to --record-file",
+                stats.errors);
 }
 
 void bt_metrics_audit(bt_prom_t *p, const bt_audit_t *audit)
@@ -285,10 +280,12 @@ void bt_metrics_audit(bt_prom_t *p, const bt_audit_t *audit)
     if (audit == NULL)
         return;
     bt_audit_stats(audit, &stats);
-    one(p, "baton_audit_lines_total", "counter", "Lines in the file of --audit-log", stats.written);
-    one(p, "baton_audit_lines_dropped_total", "counter",
-        "Lines lost because the file could not be written", stats.dropped);
-    one(p, "baton_audit_errors_total", "counter", "Failed writes to --audit-log", stats.errors);
+    bt_prom_one(p, "baton_audit_lines_total", "counter", "Lines in the file of --audit-log",
+                stats.written);
+    bt_prom_one(p, "baton_audit_lines_dropped_total", "counter",
+                "Lines lost because the file could not be written", stats.dropped);
+    bt_prom_one(p, "baton_audit_errors_total", "counter", "Failed writes to --audit-log",
+                stats.errors);
 }
 
 /* ---- loops ---- */

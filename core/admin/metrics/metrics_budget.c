@@ -20,12 +20,6 @@ static void write_max(bt_prom_t *p, const bt_budget_t *b)
     bt_prom_count(p, &label, 1, bt_budget_limits(b)->clients);
 }
 
-static void one(bt_prom_t *p, const char *name, const char *help, uint64_t value)
-{
-    bt_prom_family(p, name, "counter", help);
-    bt_prom_count(p, NULL, 0, value);
-}
-
 void bt_metrics_budget(bt_prom_t *p, const bt_budget_t *clients, const bt_budget_t *admin)
 {
     const bt_budget_t *const all[2] = {clients, admin};
@@ -48,10 +42,10 @@ void bt_metrics_budget(bt_prom_t *p, const bt_budget_t *clients, const bt_budget
                    "Connections closed without an answer: too many were being answered with 503");
     for (unsigned i = 0; i < 2; i++)
         write_reasons(p, all[i], stats[i].shed);
-    one(p, "baton_worker_connections_closed_total",
-        "Idle connections to workers closed to make place for another connection",
-        stats[0].workers_closed);
-    one(p, "baton_worker_connections_refused_total",
-        "Connections to workers that were not made because no descriptor was left",
-        stats[0].workers_refused);
+    bt_prom_one(p, "baton_worker_connections_closed_total", "counter",
+                "Idle connections to workers closed to make place for another connection",
+                stats[0].workers_closed);
+    bt_prom_one(p, "baton_worker_connections_refused_total", "counter",
+                "Connections to workers that were not made because no descriptor was left",
+                stats[0].workers_refused);
 }

@@ -3,25 +3,6 @@
 
 #define N(array) ((unsigned) (sizeof(array) / sizeof((array)[0])))
 
-typedef struct row {
-    const char *name, *type, *help;
-    uint64_t value;
-} row_t;
-
-static void write_rows(bt_prom_t *p, const row_t *rows, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++) {
-        bt_prom_family(p, rows[i].name, rows[i].type, rows[i].help);
-        bt_prom_count(p, NULL, 0, rows[i].value);
-    }
-}
-
-static void write_seconds(bt_prom_t *p, const char *name, const char *help, uint64_t us)
-{
-    bt_prom_family(p, name, "gauge", help);
-    bt_prom_micro(p, NULL, 0, us);
-}
-
 static void write_state(bt_prom_t *p, const bt_store_t *store)
 {
     static const char *const words[] = {"up", "starting", "degraded", "unavailable"};
@@ -40,7 +21,7 @@ static void write_store(bt_prom_t *p, const bt_store_t *store)
     bt_store_stats_t s;
 
     bt_store_stats(store, &s);
-    const row_t rows[] = {
+    const bt_prom_row_t rows[] = {
         {"baton_store_shared", "gauge", "1 when other gateways may see this store",
          bt_store_is_shared(store)},
         {"baton_store_ops_total", "counter", "Operations asked of the store", s.ops},
@@ -55,9 +36,9 @@ static void write_store(bt_prom_t *p, const bt_store_t *store)
         {"baton_store_connect_failures_total", "counter", "Connections to the store that did not",
          s.connect_failures}};
     write_state(p, store);
-    write_rows(p, rows, N(rows));
-    write_seconds(p, "baton_store_rtt_seconds", "Moving average of the time to an answer",
-                  s.rtt_us_ema);
+    bt_prom_rows(p, rows, N(rows));
+    bt_prom_one_micro(p, "baton_store_rtt_seconds", "gauge",
+                      "Moving average of the time to an answer", s.rtt_us_ema);
 }
 
 static void write_share(bt_prom_t *p, const bt_fleet_t *fleet)
@@ -65,7 +46,7 @@ static void write_share(bt_prom_t *p, const bt_fleet_t *fleet)
     bt_fleet_stats_t s;
 
     bt_fleet_stats(fleet, &s);
-    const row_t rows[] = {
+    const bt_prom_row_t rows[] = {
         {"baton_fleet_replicas", "gauge",
          "Gateways of this fleet, this one included; the store unavailable: as many as were known "
          "last",
@@ -84,9 +65,9 @@ static void write_share(bt_prom_t *p, const bt_fleet_t *fleet)
         {"baton_fleet_calls_sent_total", "counter", "Orders given to all gateways", s.calls_sent},
         {"baton_fleet_calls_received_total", "counter", "Orders heard, one's own too",
          s.calls_received}};
-    write_rows(p, rows, N(rows));
-    write_seconds(p, "baton_fleet_lag_seconds",
-                  "From sending to applied, of the last time that all was told", s.lag_us);
+    bt_prom_rows(p, rows, N(rows));
+    bt_prom_one_micro(p, "baton_fleet_lag_seconds", "gauge",
+                      "From sending to applied, of the last time that all was told", s.lag_us);
 }
 
 /* Also where nobody shares them: policies take from limits of one gateway in the same way. */
@@ -95,7 +76,7 @@ static void write_quotas(bt_prom_t *p, const bt_quotas_t *quotas)
     bt_quota_stats_t s;
 
     bt_quota_stats(quotas, &s);
-    const row_t rows[] = {
+    const bt_prom_row_t rows[] = {
         {"baton_quota_live", "gauge", "Limits that policies take from, in their windows of now",
          s.live},
         {"baton_quota_granted_total", "counter", "Takes from a limit that were granted", s.granted},
@@ -106,7 +87,7 @@ static void write_quotas(bt_prom_t *p, const bt_quotas_t *quotas)
          s.away},
         {"baton_quota_leases_total", "counter",
          "Chunks of a limit asked of the store, or given back to it", s.leases}};
-    write_rows(p, rows, N(rows));
+    bt_prom_rows(p, rows, N(rows));
 }
 
 void bt_metrics_identities(bt_prom_t *p, bt_identities_t *all)
@@ -114,17 +95,17 @@ void bt_metrics_identities(bt_prom_t *p, bt_identities_t *all)
     bt_identities_facts_t f;
 
     bt_identities_look(all, &f);
-    const row_t rows[] = {
+    const bt_prom_row_t rows[] = {
         {"baton_client_keys", "gauge", "Client keys that count: neither revoked nor replaced",
          f.keys},
         {"baton_client_keys_left_out", "gauge", "Rows of the store that are no keys", f.left_out}};
-    write_rows(p, rows, N(rows));
+    bt_prom_rows(p, rows, N(rows));
     if (f.store_heard_ms == 0)
         return;
     const uint64_t now_ms = bt_clock_ms();
-    write_seconds(p, "baton_client_keys_age_seconds",
-                  "Since the store has last told the client keys, or that they are the same",
-                  now_ms > f.store_heard_ms ? (now_ms - f.store_heard_ms) * 1000 : 0);
+    bt_prom_one_micro(p, "baton_client_keys_age_seconds", "gauge",
+                      "Since the store has last told the client keys, or that they are the same",
+                      now_ms > f.store_heard_ms ? (now_ms - f.store_heard_ms) * 1000 : 0);
 }
 
 void bt_metrics_fleet(bt_prom_t *p, const bt_store_t *store, const bt_fleet_t *fleet,

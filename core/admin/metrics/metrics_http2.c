@@ -8,24 +8,19 @@ static uint64_t load(const _Atomic uint64_t *value)
     return atomic_load_explicit(value, memory_order_relaxed);
 }
 
-static void one(bt_prom_t *p, const char *name, const char *type, const char *help, uint64_t value)
-{
-    bt_prom_family(p, name, type, help);
-    bt_prom_count(p, NULL, 0, value);
-}
-
 void bt_metrics_http2(bt_prom_t *p)
 {
     bt_http2_counts_t c;
 
     bt_http2_counts_sum(&c);
     const uint64_t connections = load(&c.connections), streams = load(&c.streams);
-    one(p, "baton_http2_connections", "gauge", "Clients' connections that speak HTTP/2",
-        connections - load(&c.connections_closed));
-    one(p, "baton_http2_connections_total", "counter", "Such connections so far", connections);
-    one(p, "baton_http2_streams", "gauge", "Their streams: requests that are not over",
-        streams - load(&c.streams_closed));
-    one(p, "baton_http2_streams_total", "counter", "Such streams so far", streams);
+    bt_prom_one(p, "baton_http2_connections", "gauge", "Clients' connections that speak HTTP/2",
+                connections - load(&c.connections_closed));
+    bt_prom_one(p, "baton_http2_connections_total", "counter", "Such connections so far",
+                connections);
+    bt_prom_one(p, "baton_http2_streams", "gauge", "Their streams: requests that are not over",
+                streams - load(&c.streams_closed));
+    bt_prom_one(p, "baton_http2_streams_total", "counter", "Such streams so far", streams);
     bt_prom_family(p, "baton_http2_streams_reset_total", "counter",
                    "Streams that were reset, by the client or for what is said");
     for (unsigned i = 0; i < BT_HTTP2_RESETS; i++) {

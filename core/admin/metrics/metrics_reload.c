@@ -21,26 +21,23 @@ static void write_results(bt_prom_t *p, const bt_reload_stats_t *s)
         const bt_label_t label = {"result", bt_str(names[i])};
         bt_prom_count(p, &label, 1, s->results[i]);
     }
-    bt_prom_family(p, "baton_policy_rollbacks_total", "counter",
-                   "Policies taken back because they failed soon after they came");
-    bt_prom_count(p, NULL, 0, s->rollbacks);
-    bt_prom_family(p, "baton_policy_fallbacks_total", "counter",
-                   "Policies that were gone, so that other code serves");
-    bt_prom_count(p, NULL, 0, s->fallbacks);
+    bt_prom_one(p, "baton_policy_rollbacks_total", "counter",
+                "Policies taken back because they failed soon after they came", s->rollbacks);
+    bt_prom_one(p, "baton_policy_fallbacks_total", "counter",
+                "Policies that were gone, so that other code serves", s->fallbacks);
 }
 
 static void write_times(bt_prom_t *p, const bt_reload_stats_t *s)
 {
-    bt_prom_family(p, "baton_policy_commit_seconds", "gauge",
-                   "The last reload: from the first loop's commit to the last one's answer");
-    bt_prom_micro(p, NULL, 0, s->last_commit_us);
-    bt_prom_family(p, "baton_policy_stall_seconds_max", "gauge",
-                   "Longest that one loop stood still for a reload");
-    bt_prom_micro(p, NULL, 0, s->max_stall_us);
-    bt_prom_family(p, "baton_policy_stall_cpu_seconds_max", "gauge",
-                   "Longest that one loop worked for a reload; what is missing to the stall it "
-                   "waited for a core");
-    bt_prom_micro(p, NULL, 0, s->max_work_us);
+    bt_prom_one_micro(p, "baton_policy_commit_seconds", "gauge",
+                      "The last reload: from the first loop's commit to the last one's answer",
+                      s->last_commit_us);
+    bt_prom_one_micro(p, "baton_policy_stall_seconds_max", "gauge",
+                      "Longest that one loop stood still for a reload", s->max_stall_us);
+    bt_prom_one_micro(p, "baton_policy_stall_cpu_seconds_max", "gauge",
+                      "Longest that one loop worked for a reload; what is missing to the stall it "
+                      "waited for a core",
+                      s->max_work_us);
 }
 
 void bt_metrics_reload(bt_prom_t *p, const bt_reload_t *reload)
@@ -54,9 +51,8 @@ void bt_metrics_reload(bt_prom_t *p, const bt_reload_t *reload)
     bt_prom_family(p, "baton_policy_not_as_asked", "gauge",
                    "Policies of the pool that are not what is asked for: see GET /policies");
     write_pools(p, reload, true);
-    bt_prom_family(p, "baton_rules_not_as_in_file", "gauge",
-                   "1: the rules file cannot be used as it is now: see GET /rules");
-    bt_prom_count(p, NULL, 0, s.has_rules_error);
+    bt_prom_one(p, "baton_rules_not_as_in_file", "gauge",
+                "1: the rules file cannot be used as it is now: see GET /rules", s.has_rules_error);
     write_results(p, &s);
     write_times(p, &s);
 }

@@ -32,18 +32,9 @@ static void write_results(bt_prom_t *p, const bt_transfer_stats_t *stats)
     }
 }
 
-static void write_seconds(bt_prom_t *p, const char *name, const char *help, uint64_t us)
-{
-    bt_prom_family(p, name, "counter", help);
-    bt_prom_micro(p, NULL, 0, us);
-}
-
 void bt_metrics_transfer(bt_prom_t *p, const bt_transfer_stats_t *stats)
 {
-    const struct {
-        const char *name, *type, *help;
-        uint64_t value;
-    } rows[] = {
+    const bt_prom_row_t rows[] = {
         {"baton_transfer_agents", "gauge", "Agents of engines that are registered", stats->agents},
         {"baton_transfer_agents_waiting", "gauge",
          "Registered agents whose worker is not in the fleet", stats->agents_waiting},
@@ -60,16 +51,14 @@ void bt_metrics_transfer(bt_prom_t *p, const bt_transfer_stats_t *stats)
          stats->bytes},
     };
 
-    for (unsigned i = 0; i < N(rows); i++) {
-        bt_prom_family(p, rows[i].name, rows[i].type, rows[i].help);
-        bt_prom_count(p, NULL, 0, rows[i].value);
-    }
+    bt_prom_rows(p, rows, N(rows));
     write_phases(p, stats);
     write_results(p, stats);
-    write_seconds(p, "baton_transfer_wait_seconds_total",
-                  "Time that done rooms have waited for their first byte, sum", stats->wait_us);
-    write_seconds(p, "baton_transfer_seconds_total",
-                  "Time from the first to the last byte of done rooms, sum", stats->transfer_us);
+    bt_prom_one_micro(p, "baton_transfer_wait_seconds_total", "counter",
+                      "Time that done rooms have waited for their first byte, sum", stats->wait_us);
+    bt_prom_one_micro(p, "baton_transfer_seconds_total", "counter",
+                      "Time from the first to the last byte of done rooms, sum",
+                      stats->transfer_us);
 }
 
 void bt_metrics_registration(bt_prom_t *p, const bt_registration_t *registration)

@@ -412,12 +412,12 @@ static void write_resting(bt_prom_t *p, uint64_t now_ms)
     bt_pair_breaker_stats_t stats;
 
     bt_pair_breaker_stats(&stats, now_ms);
-    bt_prom_family(p, "baton_pairs_resting", "gauge",
-                   "Pairs that rest: transfers between the two keep failing, and neither is to "
-                   "blame");
-    bt_prom_count(p, NULL, 0, stats.resting);
-    bt_prom_family(p, "baton_pair_rests_total", "counter", "Times that a pair was sent to rest");
-    bt_prom_count(p, NULL, 0, stats.opened_total);
+    bt_prom_one(p, "baton_pairs_resting", "gauge",
+                "Pairs that rest: transfers between the two keep failing, and neither is to "
+                "blame",
+                stats.resting);
+    bt_prom_one(p, "baton_pair_rests_total", "counter", "Times that a pair was sent to rest",
+                stats.opened_total);
 }
 
 static void write_withheld(bt_prom_t *p)

@@ -99,6 +99,25 @@ void bt_prom_micro(bt_prom_t *p, const bt_label_t *labels, unsigned label_count,
     put_micro(p->out, micro);
 }
 
+void bt_prom_one(bt_prom_t *p, const char *name, const char *type, const char *help, uint64_t value)
+{
+    bt_prom_family(p, name, type, help);
+    bt_prom_count(p, NULL, 0, value);
+}
+
+void bt_prom_one_micro(bt_prom_t *p, const char *name, const char *type, const char *help,
+                       uint64_t micro)
+{
+    bt_prom_family(p, name, type, help);
+    bt_prom_micro(p, NULL, 0, micro);
+}
+
+void bt_prom_rows(bt_prom_t *p, const bt_prom_row_t *rows, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        bt_prom_one(p, rows[i].name, rows[i].type, rows[i].help, rows[i].value);
+}
+
 static uint64_t load(const _Atomic uint64_t *value)
 {
     return atomic_load_explicit(value, memory_order_relaxed);

@@ -31,6 +31,17 @@ void bt_prom_int(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, i
 void bt_prom_count(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, uint64_t value);
 /* A number of millionths, printed exactly: microseconds as seconds, parts per million as a ratio. */
 void bt_prom_micro(bt_prom_t *p, const bt_label_t *labels, unsigned label_count, uint64_t micro);
+/* Families of one sample without labels. */
+typedef struct bt_prom_row {
+    const char *name, *type, *help;
+    uint64_t value;
+} bt_prom_row_t;
+void bt_prom_rows(bt_prom_t *p, const bt_prom_row_t *rows, unsigned count);
+void bt_prom_one(bt_prom_t *p, const char *name, const char *type, const char *help,
+                 uint64_t value);
+/* Of millionths. */
+void bt_prom_one_micro(bt_prom_t *p, const char *name, const char *type, const char *help,
+                       uint64_t micro);
 /* The trace of the bucket's last observation that has one; false: none. */
 typedef bool (*bt_prom_exemplar_cb)(void *user, unsigned bucket, bt_trace_exemplar_t *exemplar_p);
 /* The sum of part_count histograms as one, in seconds. */

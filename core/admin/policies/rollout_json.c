@@ -294,12 +294,12 @@ void bt_rollout_write_pin(const bt_rollout_t *r, bt_text_t *out)
 
 void bt_rollout_metrics(const bt_rollout_t *r, bt_prom_t *p)
 {
-    bt_prom_family(p, "baton_fleet_set", "gauge",
-                   "Set of the fleet's policies and rules that serves here; 0 = none");
-    bt_prom_count(p, NULL, 0, bt_rollout_number(r));
-    bt_prom_family(p, "baton_fleet_set_committed", "gauge",
-                   "Set that should serve on every replica, as far as this one knows");
-    bt_prom_count(p, NULL, 0, bt_rollout_committed(r));
-    bt_prom_family(p, "baton_fleet_pinned", "gauge", "1: this replica stays with its set");
-    bt_prom_count(p, NULL, 0, bt_rollout_is_pinned(r));
+    bt_prom_one(p, "baton_fleet_set", "gauge",
+                "Set of the fleet's policies and rules that serves here; 0 = none",
+                bt_rollout_number(r));
+    bt_prom_one(p, "baton_fleet_set_committed", "gauge",
+                "Set that should serve on every replica, as far as this one knows",
+                bt_rollout_committed(r));
+    bt_prom_one(p, "baton_fleet_pinned", "gauge", "1: this replica stays with its set",
+                bt_rollout_is_pinned(r));
 }

@@ -94,10 +94,7 @@ void bt_admin_kv(const bt_admin_call_t *c)
 
 static void write_totals(bt_prom_t *p, const bt_kv_subscriber_stats_t *s)
 {
-    const struct {
-        const char *name, *type, *help;
-        uint64_t value;
-    } rows[] = {
+    const bt_prom_row_t rows[] = {
         {"baton_kv_workers", "gauge", "Workers of which it is said where they publish KV events",
          s->sources},
         {"baton_kv_ranks_followed", "gauge",
@@ -127,10 +124,7 @@ static void write_totals(bt_prom_t *p, const bt_kv_subscriber_stats_t *s)
         {"baton_kv_index_bytes", "gauge", "Memory of the index", s->index.bytes},
     };
 
-    for (size_t i = 0; i < N(rows); i++) {
-        bt_prom_family(p, rows[i].name, rows[i].type, rows[i].help);
-        bt_prom_count(p, NULL, 0, rows[i].value);
-    }
+    bt_prom_rows(p, rows, N(rows));
     bt_prom_family(p, "baton_kv_dropped_total", "counter",
                    "Times that what was known of a rank's cache was dropped, by why");
     for (unsigned i = BT_KV_LOSS_NONE + 1; i < BT_KV_LOSSES; i++) {
