@@ -134,18 +134,6 @@ static void read_engine(lua_State *L, struct bt_dialect_file *file)
     lua_pop(L, 1);
 }
 
-static void refuse_unknown_keys(lua_State *L)
-{
-    for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
-        bool known = false;
-
-        for (unsigned i = 0; file_keys[i] != NULL && lua_type(L, -2) == LUA_TSTRING; i++)
-            known = known || strcmp(file_keys[i], lua_tostring(L, -2)) == 0;
-        if (!known)
-            bt_vm_unknown(L, "member of a dialect", file_keys, lua_gettop(L) - 1);
-    }
-}
-
 /* Without a path it is compiled in: cluster/capability.c knows which of those serve alone. */
 static void read_legs(lua_State *L, struct bt_dialect_file *file)
 {
@@ -171,7 +159,7 @@ static void read_file_table(lua_State *L, struct bt_dialect_file *file)
 
     if (!lua_istable(L, 1))
         luaL_error(L, "a dialect must return a table, not a %s value", luaL_typename(L, 1));
-    refuse_unknown_keys(L);
+    bt_vm_check_keys(L, "member of a dialect", file_keys, 1);
     lua_getfield(L, 1, "name");
     if (lua_type(L, -1) != LUA_TSTRING || lua_objlen(L, -1) == 0)
         luaL_error(L, "name must be a string");

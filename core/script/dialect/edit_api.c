@@ -337,13 +337,9 @@ static bool has_table(lua_State *L, int idx, const char *field)
 /* The table at idx has no other named members. */
 static void check_fields(lua_State *L, int idx, const char *what, const char *const *fields)
 {
-    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1)) {
-        bool known = lua_type(L, -2) == LUA_TNUMBER;
-        for (unsigned i = 0; fields[i] != NULL && lua_type(L, -2) == LUA_TSTRING; i++)
-            known = known || bt_str_eq(bt_vm_str(L, -2), bt_str(fields[i]));
-        if (!known)
+    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1))
+        if (lua_type(L, -2) != LUA_TNUMBER && !bt_vm_is_named(L, fields, lua_gettop(L) - 1))
             bt_vm_unknown(L, what, fields, lua_gettop(L) - 1);
-    }
 }
 
 /* { member, test, text, instead = { text = JSON } } at idx */

@@ -238,14 +238,7 @@ static void check_keys(lua_State *L)
     static const char *const keys[] = {"url", "method", "headers", "body", "timeout_ms", NULL};
 
     luaL_checktype(L, 1, LUA_TTABLE);
-    for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
-        bool is_known = false;
-
-        for (int i = 0; keys[i] != NULL && !is_known; i++)
-            is_known = lua_type(L, -2) == LUA_TSTRING && strcmp(keys[i], lua_tostring(L, -2)) == 0;
-        if (!is_known)
-            bt_vm_unknown(L, "member of baton.http's table", keys, lua_gettop(L) - 1);
-    }
+    bt_vm_check_keys(L, "member of baton.http's table", keys, 1);
 }
 
 /* baton.http{url=, method=, headers=, body=, timeout_ms=} -> {status=, headers=, body=}; or nil, message */

@@ -26,24 +26,6 @@ const char *const bt_policy_members[] = {
 
 /* ---- the policy's table (stack index 1) ---- */
 
-static bool is_listed(const char *const *names, lua_State *L, int idx)
-{
-    for (; lua_type(L, idx) == LUA_TSTRING && *names != NULL; names++)
-        if (strcmp(*names, lua_tostring(L, idx)) == 0)
-            return true;
-    return false;
-}
-
-static void check_keys(lua_State *L)
-{
-    for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
-        int key = lua_gettop(L) - 1;
-
-        if (!is_listed(bt_policy_members, L, key))
-            bt_vm_unknown(L, "member of a policy", bt_policy_members, key);
-    }
-}
-
 static char *string_member(lua_State *L, const char *key)
 {
     char *copy;
@@ -79,7 +61,7 @@ static int load_chunk(lua_State *L)
     lua_call(L, 0, 1);
     if (!lua_istable(L, 1))
         return luaL_error(L, "a policy must return a table, not a %s value", luaL_typename(L, 1));
-    check_keys(L);
+    bt_vm_check_keys(L, "member of a policy", bt_policy_members, 1);
     check_api(L);
     policy->name = string_member(L, "name");
     policy->version = string_member(L, "version");

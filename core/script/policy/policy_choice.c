@@ -338,19 +338,6 @@ static const char *const hint_names[] = {"priority", "kv_hints", NULL};
 static const char *const action_names[] = {"action_id", "action_type", "action_version", "payload",
                                            NULL};
 
-/* All keys of the table at idx are among the names. */
-static void check_names(lua_State *L, const char *what, const char *const *names, int idx)
-{
-    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1)) {
-        bool is_known = false;
-
-        for (int i = 0; names[i] != NULL && !is_known; i++)
-            is_known = lua_type(L, -2) == LUA_TSTRING && strcmp(names[i], lua_tostring(L, -2)) == 0;
-        if (!is_known)
-            bt_vm_unknown(L, what, names, lua_gettop(L) - 1);
-    }
-}
-
 static void read_priority(lua_State *L, bt_policy_t *policy, bt_hints_t *hints)
 {
     const lua_Number n = lua_tonumber(L, -1);
@@ -371,7 +358,7 @@ static void check_action(lua_State *L, bt_policy_t *policy)
     if (!lua_istable(L, action))
         refuse(L, policy, "hints.kv_hints with a %s value; an action is a table",
                luaL_typename(L, action));
-    check_names(L, "member of an action of kv_hints", action_names, action);
+    bt_vm_check_keys(L, "member of an action of kv_hints", action_names, action);
     for (int i = 0; action_names[i] != NULL; i++) {
         const bool is_payload = action_names[i + 1] == NULL;
 
@@ -415,7 +402,7 @@ static void read_hints(lua_State *L, bt_policy_t *policy, int idx, bt_hints_t *h
     lua_getfield(L, idx, "hints");
     if (!lua_istable(L, -1))
         refuse(L, policy, "hints = a %s value; it must be a table", luaL_typename(L, -1));
-    check_names(L, "member of hints", hint_names, lua_gettop(L));
+    bt_vm_check_keys(L, "member of hints", hint_names, lua_gettop(L));
     lua_getfield(L, -1, "priority");
     read_priority(L, policy, hints);
     lua_pop(L, 1);

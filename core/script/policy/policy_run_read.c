@@ -27,14 +27,7 @@ static bool check_table(lua_State *L, const char *hook, const char *const *keys,
         luaL_error(L, "%s returned a %s value; it must be a table, or nothing", hook,
                    luaL_typename(L, table));
     snprintf(what, sizeof(what), "member of what %s returned", hook);
-    for (lua_pushnil(L); lua_next(L, table) != 0; lua_pop(L, 1)) {
-        bool is_known = false;
-
-        for (int i = 0; keys[i] != NULL && !is_known; i++)
-            is_known = lua_type(L, -2) == LUA_TSTRING && strcmp(keys[i], lua_tostring(L, -2)) == 0;
-        if (!is_known)
-            bt_vm_unknown(L, what, keys, lua_gettop(L) - 1);
-    }
+    bt_vm_check_keys(L, what, keys, table);
     return true;
 }
 

@@ -303,3 +303,18 @@ int bt_vm_unknown(lua_State *L, const char *what, const char *const *names, int 
                           nearest);
     return luaL_error(L, "unknown %s '%s'", what, lua_tostring(L, idx));
 }
+
+bool bt_vm_is_named(lua_State *L, const char *const *names, int idx)
+{
+    for (; lua_type(L, idx) == LUA_TSTRING && *names != NULL; names++)
+        if (bt_str_eq(bt_vm_str(L, idx), bt_str(*names)))
+            return true;
+    return false;
+}
+
+void bt_vm_check_keys(lua_State *L, const char *what, const char *const *names, int idx)
+{
+    for (lua_pushnil(L); lua_next(L, idx) != 0; lua_pop(L, 1))
+        if (!bt_vm_is_named(L, names, lua_gettop(L) - 1))
+            bt_vm_unknown(L, what, names, lua_gettop(L) - 1);
+}

@@ -101,6 +101,10 @@ void bt_vm_fields_init(lua_State *L, bt_vm_fields_t *f, const char *const *names
 int bt_vm_fields_find(lua_State *L, const bt_vm_fields_t *f, int idx);
 /* Raises "unknown <what> 'x' (did you mean 'y'?)". */
 int bt_vm_unknown(lua_State *L, const char *what, const char *const *names, int idx);
+/* Is the value at idx one of the names? */
+bool bt_vm_is_named(lua_State *L, const char *const *names, int idx);
+/* Raises the same of a key of the table at idx (no negative one) that is none of the names. */
+void bt_vm_check_keys(lua_State *L, const char *what, const char *const *names, int idx);
 /* Nearest name within a third of its length, or NULL. */
 const char *bt_vm_nearest(const char *const *names, bt_str_t s);
 
