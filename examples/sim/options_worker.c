@@ -141,44 +141,35 @@ static const char *nearest_key(bt_str_t name)
     return best;
 }
 
-static int set_role(struct sim_parse *p, sim_worker_options_t *w, bt_str_t value)
-{
-    if (bt_str_ieq(value, BT_STR("prefill")))
-        w->role = SIM_PREFILL;
-    else if (bt_str_ieq(value, BT_STR("decode")))
-        w->role = SIM_DECODE;
-    else if (bt_str_ieq(value, BT_STR("hybrid")) || bt_str_ieq(value, BT_STR("plain")))
-        w->role = SIM_HYBRID;
-    else if (bt_str_ieq(value, BT_STR("encode")))
-        w->role = SIM_ENCODE;
-    else
-        return sim_parse_wrong(p, "role=%.*s: must be prefill, decode, hybrid or encode",
-                               BT_STR_ARG(value));
-    return 0;
-}
+/* of: NULL ends. */
+static const struct choices {
+    struct {
+        const char *name;
+        unsigned value;
+    } of[6];
+    const char *must;
+} choices[] = {
+    [ROLE] = {{{"prefill", SIM_PREFILL},
+               {"decode", SIM_DECODE},
+               {"hybrid", SIM_HYBRID},
+               {"plain", SIM_HYBRID},
+               {"encode", SIM_ENCODE}},
+              "prefill, decode, hybrid or encode"},
+    [ENGINE] = {{{"vllm", SIM_VLLM}, {"sglang", SIM_SGLANG}, {"trtllm", SIM_TRTLLM}},
+                "vllm, sglang or trtllm"},
+    [EC] = {{{"cpu", SIM_EC_CPU}, {"store", SIM_EC_STORE}}, "cpu or store"},
+};
 
-static int set_ec(struct sim_parse *p, sim_worker_options_t *w, bt_str_t value)
+static int choose(struct sim_parse *p, const struct key *key, bt_str_t value, unsigned *out)
 {
-    if (bt_str_ieq(value, BT_STR("cpu")))
-        w->ec = SIM_EC_CPU;
-    else if (bt_str_ieq(value, BT_STR("store")))
-        w->ec = SIM_EC_STORE;
-    else
-        return sim_parse_wrong(p, "ec=%.*s: must be cpu or store", BT_STR_ARG(value));
-    return 0;
-}
+    const struct choices *c = &choices[key->kind];
 
-static int set_engine(struct sim_parse *p, sim_worker_options_t *w, bt_str_t value)
-{
-    if (bt_str_ieq(value, BT_STR("vllm")))
-        w->engine = SIM_VLLM;
-    else if (bt_str_ieq(value, BT_STR("sglang")))
-        w->engine = SIM_SGLANG;
-    else if (bt_str_ieq(value, BT_STR("trtllm")))
-        w->engine = SIM_TRTLLM;
-    else
-        return sim_parse_wrong(p, "engine=%.*s: must be vllm, sglang or trtllm", BT_STR_ARG(value));
-    return 0;
+    for (unsigned i = 0; c->of[i].name != NULL; i++)
+        if (bt_str_ieq(value, bt_str(c->of[i].name))) {
+            *out = c->of[i].value;
+            return 0;
+        }
+    return sim_parse_wrong(p, "%s=%.*s: must be %s", key->name, BT_STR_ARG(value), c->must);
 }
 
 static int set_connector(struct sim_parse *p, sim_worker_options_t *w, bt_str_t value)
@@ -259,11 +250,9 @@ static int set_key(struct sim_parse *p, sim_worker_options_t *w, const struct ke
 
     switch (key->kind) {
     case ROLE:
-        return set_role(p, w, value);
-    case EC:
-        return set_ec(p, w, value);
     case ENGINE:
-        return set_engine(p, w, value);
+    case EC:
+        return choose(p, key, value, (unsigned *) (void *) at);
     case CONNECTOR:
         return set_connector(p, w, value);
     case TEXT:
