@@ -80,10 +80,8 @@ describe("the rooms of a fleet", function()
 
   after_each(function()
     for _, g in ipairs(gateways) do
-      if g.gateway:is_alive() then
-        g.gateway:kill(proc.SIGCONT)
-        rig.stop_gateway(g.gateway)
-      end
+      g.gateway:kill(proc.SIGCONT)
+      rig.stop_gateway(g.gateway)
     end
     proc.kill_all()
   end)

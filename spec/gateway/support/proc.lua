@@ -188,6 +188,7 @@ end
 
 function Process:kill(signal)
   if not self.ended then
+    self.was_killed = self.was_killed or signal == proc.SIGKILL or signal == nil
     C.kill(self.pid, signal or proc.SIGKILL)
   end
 end

@@ -18,6 +18,7 @@ local json = require("gateway.support.json")
 local pace = require("gateway.support.pace")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
+local rig = require("gateway.support.rig")
 
 local replicas = {}
 
@@ -268,15 +269,8 @@ end
 
 function Replicas:stop()
   for _, one in ipairs(self) do
-    if one.process:is_alive() then
-      one:thaw()
-      local code, signal = one.process:stop(10)
-      local err = one.process:stderr()
-      if code ~= 0 or err:find("Sanitizer", 1, true) or err:find("runtime error", 1, true) then
-        error(("%s ended with code %s, signal %s\n%s"):format(one.name, tostring(code), tostring(signal),
-          err:sub(-6000)), 2)
-      end
-    end
+    one:thaw()
+    rig.stop_gateway(one.process)
   end
   self.sim.process:stop(5)
   if self.redis.process:is_alive() then

@@ -100,8 +100,12 @@ function Rig:stop()
   rig.stop_gateway(self.gateway)
 end
 
--- It must end by itself and cleanly: a sanitizer's findings are exit codes too.
+-- It must end by itself, cleanly, and not before it is asked: a sanitizer's findings are exit codes too. One that the
+-- spec has killed has ended well.
 function rig.stop_gateway(process)
+  if process.was_killed and not process:is_alive() then
+    return
+  end
   local code, signal = process:stop(10)
   local err = process:stderr()
   if err:find("Sanitizer", 1, true) or err:find("runtime error", 1, true) then
@@ -112,12 +116,10 @@ function rig.stop_gateway(process)
   end
 end
 
--- Of a list of { gateway = process }, those that still live.
+-- Of a list of { gateway = process }.
 function rig.stop_gateways(gateways)
   for _, g in ipairs(gateways) do
-    if g.gateway:is_alive() then
-      rig.stop_gateway(g.gateway)
-    end
+    rig.stop_gateway(g.gateway)
   end
 end
 
