@@ -20,7 +20,7 @@ void bt_wheel_free(bt_loop_t *loop);
 /* stream.c: what all streams of a loop share. */
 void bt_stream_init_shared(bt_loop_t *loop);
 void bt_stream_fini_shared(bt_loop_t *loop);
-/* Called at the loop's flush points. */
+/* stream_write.c: called at the loop's flush points. */
 void bt_stream_flush_dirty(bt_loop_t *loop);
 
 #endif

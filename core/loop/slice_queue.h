@@ -1,4 +1,4 @@
-/* slice_queue.h - slices that wait to be sent, in entries that a loop's streams share. stream.c pushes and pops.
+/* slice_queue.h - slices that wait to be sent, in entries that a loop's streams share. stream_write.c pushes and pops.
  *
  * Owner: the loop keeps free entries; a stream has those of its queue.
  * Life:  push -> pop; bt_slice_queue_fini_spare at the loop's end.

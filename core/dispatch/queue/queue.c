@@ -1,4 +1,5 @@
-/* queue.c - one line a pool, under one lock, so that loops keep one order. Who is next is fair_queue.c's to say; places are queue_line.c's.
+/* queue.c - one line a pool, under one lock, so that loops keep one order. Who is next is fair_queue.c's to say; places are queue_line.c's,
+ * how many there are queue_places.c's.
  *
  * While somebody waits all places are taken: a place that becomes free is handed on under the same lock, never put back. So nobody can be
  * left waiting beside a free place. Whoever gets it may live on another loop: it hears by mail, and its memory is held until that has come.
@@ -33,12 +34,10 @@
 #include "dispatch/plan/request_pool.h"
 #include "dispatch/queue/queue_impl.h"
 
-#include <limits.h>
 #include <math.h>
 
 #define RETRY_MAX_S 3600
 #define LOOK_MS 250
-#define NO_WORKER UINT_MAX /* of places: nobody is usable */
 
 /* ---- leaving ---- */
 
@@ -243,55 +242,6 @@ void bt_queue_on_called(bt_loop_t *loop, bt_mail_t *envelope)
         end_retry(q, line);
 }
 
-/* Might one of these, or two together, serve it? The plan says whether they can. */
-static bool may_serve(const bt_request_t *r, const bt_worker_set_t *sets)
-{
-    return sets[BT_LIST_HYBRID].count != 0 || sets[BT_LIST_SINGLE].count != 0 ||
-           (sets[BT_LIST_DECODE].count != 0 &&
-            (sets[BT_LIST_PREFILL].count != 0 || !bt_route_info(r->route)->generates));
-}
-
-/* Each request of a pool that has a limit for each worker takes a leg of one that generates: so many may run. */
-static unsigned places_with(const struct bt_queues *q, const bt_request_t *r,
-                            const bt_worker_set_t *sets)
-{
-    const uint64_t limit = r->pool->spec.engine_request_limit;
-    uint64_t legs;
-
-    if (!may_serve(r, sets))
-        return NO_WORKER;
-    if (limit == 0)
-        return q->limit;
-    legs = limit * (sets[BT_LIST_DECODE].count + sets[BT_LIST_HYBRID].count);
-    if (legs == 0)
-        legs = limit * sets[BT_LIST_SINGLE].count;
-    return q->limit != 0 && q->limit < legs ? q->limit : (unsigned) legs;
-}
-
-static unsigned places_of(const struct bt_queues *q, bt_request_t *r)
-{
-    if (!bt_request_refresh_pool(r))
-        return NO_WORKER;
-    return places_with(q, r, bt_candidates_get(r->d, r->pool, BT_STR_NULL)->sets);
-}
-
-/* Nobody is usable, but somebody will be if the one request goes well that a half-open breaker has let through: it may be worth a wait, for no
- * more requests than would have a place then. */
-static unsigned places_after_probe(const struct bt_queues *q, bt_request_t *r)
-{
-    bt_worker_set_t then[BT_LIST_COUNT];
-
-    if (q->size == 0 || !bt_request_refresh_pool(r))
-        return NO_WORKER;
-    const struct bt_candidates *c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
-    if (!c->has_probe)
-        return NO_WORKER;
-    for (int list = 0; list < BT_LIST_COUNT; list++)
-        then[list] = (bt_worker_set_t){.count = c->after_probe[list]};
-    const unsigned places = places_with(q, r, then);
-    return places != 0 ? places : NO_WORKER; /* without an end to them, nobody waits */
-}
-
 static void start_tick(struct bt_queue_ticket *t, uint64_t now_ms)
 {
     const uint64_t left_ms = t->until_ms - now_ms;
@@ -304,7 +254,7 @@ static void look_at_workers(struct bt_queues *q, struct bt_queue_ticket *t, uint
 {
     bt_request_t *r = t->request;
     struct bt_queue_line *line = t->line;
-    const unsigned places = places_of(q, r);
+    const unsigned places = bt_queue_places(q, r);
     const uint64_t seen = r->d->workers->epoch + bt_workers_changes();
     const bool is_its_pools =
         bt_request_refresh_pool(r) && strcmp(r->pool->spec.name, line->pool) == 0;
@@ -314,7 +264,7 @@ static void look_at_workers(struct bt_queues *q, struct bt_queue_ticket *t, uint
         if (t->where == BLOCKED && !t->is_due)
             bt_queue_line_set_due(t);
         bt_queue_line_hand_on(line);
-    } else if (places == NO_WORKER) {
+    } else if (places == BT_QUEUE_NO_WORKER) {
         line->workers_seen = UINT64_MAX; /* a breaker may let them serve again without a word */
     } else if (now_ms >= line->look_at_ms) {
         line->look_at_ms = now_ms + LOOK_MS;
@@ -553,10 +503,10 @@ enum bt_progress bt_queue_enter(bt_request_t *r)
 
     if (q == NULL)
         return BT_PROGRESS_NEXT;
-    unsigned places = places_of(q, r);
-    if (places == NO_WORKER)
-        places = places_after_probe(q, r);
-    if (places == NO_WORKER) /* the plan says why, and those that wait go on waiting */
+    unsigned places = bt_queue_places(q, r);
+    if (places == BT_QUEUE_NO_WORKER)
+        places = bt_queue_places_after_probe(q, r);
+    if (places == BT_QUEUE_NO_WORKER) /* the plan says why, and those that wait go on waiting */
         return BT_PROGRESS_NEXT;
     struct bt_queue_ticket *t = make_ticket(r);
     r->ticket = t;
@@ -569,21 +519,6 @@ enum bt_progress bt_queue_enter(bt_request_t *r)
     return where == RUNS ? BT_PROGRESS_NEXT : BT_PROGRESS_WAITS;
 }
 
-/* Would a request that may use any worker find one with room? */
-static bool pool_has_room(bt_request_t *r)
-{
-    const unsigned limit = r->pool->spec.engine_request_limit;
-    bool has_room[BT_LIST_COUNT] = {false};
-
-    if (limit == 0)
-        return false;
-    const struct bt_candidates *c = bt_candidates_get(r->d, r->pool, BT_STR_NULL);
-    for (int list = 0; list < BT_LIST_COUNT; list++)
-        for (unsigned i = 0; i < c->sets[list].count && !has_room[list]; i++)
-            has_room[list] = !bt_worker_is_full(c->sets[list].items[i], limit);
-    return has_room[BT_LIST_HYBRID] || (has_room[BT_LIST_PREFILL] && has_room[BT_LIST_DECODE]);
-}
-
 /* All that might serve it are full; or, of one that has waited, gone since it was called; or one of them is being probed. Not its pool: workers come back, and of a pool
  * that is none of today's nobody may look for candidates. */
 static bool may_block(const struct bt_queues *q, bt_request_t *r, int rc)
@@ -594,8 +529,9 @@ static bool may_block(const struct bt_queues *q, bt_request_t *r, int rc)
         return false;
     if (rc == BT_E_AGAIN)
         return true;
-    return rc == BT_E_NO_WORKER && bt_request_refresh_pool(r) && places_of(q, r) == NO_WORKER &&
-           (t->since_us != 0 || places_after_probe(q, r) != NO_WORKER);
+    return rc == BT_E_NO_WORKER && bt_request_refresh_pool(r) &&
+           bt_queue_places(q, r) == BT_QUEUE_NO_WORKER &&
+           (t->since_us != 0 || bt_queue_places_after_probe(q, r) != BT_QUEUE_NO_WORKER);
 }
 
 bool bt_queue_block(bt_request_t *r, int rc)
@@ -607,7 +543,7 @@ bool bt_queue_block(bt_request_t *r, int rc)
     if (!may_block(q, r, rc))
         return false;
     const uint64_t left_ms = waited_ms < t->timeout_ms ? t->timeout_ms - waited_ms : 1;
-    const bool has_room = pool_has_room(r);
+    const bool has_room = bt_queue_pool_has_room(r);
     pthread_mutex_lock(&q->lock);
     const bt_fair_load_t *narrow = &t->line->narrow;
     bt_queue_line_pass_room(t);

@@ -1,4 +1,4 @@
-/* queue_impl.h - the line of one pool: its places, who waits for one, who is blocked. Private to queue.c and queue_line.c.
+/* queue_impl.h - the line of one pool: its places, who waits for one, who is blocked. Private to this folder's queue*.c.
  *
  * Owner: bt_queues_t, one line a pool, made with its first request; a ticket is in its request's arena.
  * Life:  a ticket is made as its request enters, and moved by queue.c under the queues' lock.
@@ -11,6 +11,10 @@
 #include "dispatch/queue/queue.h"
 #include "dispatch/queue/queue_rate.h"
 #include "dispatch/queue/tenant_weights.h"
+
+#include <limits.h>
+
+#define BT_QUEUE_NO_WORKER UINT_MAX
 
 enum bt_queue_where { NOWHERE, WAITS, CALLED, PUT_OUT, BLOCKED, RUNS };
 
@@ -79,6 +83,11 @@ void bt_queue_line_set_all_due(struct bt_queue_line *line);
 void bt_queue_line_pass_room(struct bt_queue_ticket *t);
 /* Until the mail is in its box the other loop cannot end. */
 void bt_queue_line_call(struct bt_queue_ticket *t, enum bt_queue_where how);
+
+/* queue_places.c, without the lock: places of r's pool; BT_QUEUE_NO_WORKER: nobody is usable. */
+unsigned bt_queue_places(const struct bt_queues *q, bt_request_t *r);
+unsigned bt_queue_places_after_probe(const struct bt_queues *q, bt_request_t *r);
+bool bt_queue_pool_has_room(bt_request_t *r);
 
 /* queue.c: the mail has come. */
 void bt_queue_on_called(bt_loop_t *loop, bt_mail_t *envelope);
