@@ -60,7 +60,9 @@ typedef struct bt_replay_record {
     bt_str_t id;
     bt_replay_pair_t choice, rests; /* rests: a pair that the policy or the default passed over */
     enum bt_replay_decider decider;
-    uint64_t seed, clock_us; /* of the decision; 0 = not recorded */
+    uint64_t seed;       /* of the decision; 0 = not recorded */
+    uint64_t clock_us;   /* of the decision, else of the reading; all ages are by it */
+    bt_str_t candidates; /* JSON, or empty */
     bool has_candidates;
     bt_str_t reads; /* what the decision read of the process's memory: a JSON list, or empty */
     bool reads_cut; /* and there was more */

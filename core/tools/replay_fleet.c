@@ -17,8 +17,7 @@
 
 #define WORKERS_MAX 65536u
 #define TABLE_SIZE (4 * WORKERS_MAX) /* a power of two, never more than a quarter full */
-#define FRESH_MS                                                                                   \
-    4900 /* reports of engines count for 5 s; what was fresh then stays so over the plan */
+#define FRESH_MS 5000                /* reports of engines count for so long */
 #define OWN_IDS ((uint64_t) 1 << 31)
 
 typedef struct known {

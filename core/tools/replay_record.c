@@ -152,7 +152,7 @@ static int read_list(bt_replay_workers_t *f, int list, bt_str_t text, uint64_t n
 static int read_candidates(bt_replay_workers_t *f, bt_str_t text, bt_replay_record_t *r, char *err,
                            size_t err_size)
 {
-    const uint64_t now_ms = r->clock_us != 0 ? r->clock_us / 1000 : bt_clock_ms();
+    const uint64_t now_ms = r->clock_us / 1000;
     bt_json_item_t item;
     int rc = 0;
 
@@ -280,8 +280,10 @@ static int read_member(bt_replay_workers_t *f, const bt_json_item_t *item, bt_re
             (void) read_text(f, item, r);
         return 0;
     }
-    if (at == 0)
-        return read_candidates(f, item->value, r, err, err_size);
+    if (at == 0) {
+        r->candidates = item->value;
+        return 0;
+    }
     if (at == 1)
         return read_pair(f, item, &r->choice, err, err_size);
     if (at == 2)
@@ -333,6 +335,10 @@ int bt_replay_read(bt_replay_workers_t *f, bt_str_t line, bt_replay_record_t *r,
     }
     if (rc < 0)
         return bt_replay_bad(err, err_size, "it is no JSON, from byte %zu on", c.err_off + 1);
+    if (r->clock_us == 0)
+        r->clock_us = bt_clock_us();
+    if (r->candidates.n > 0 && (rc = read_candidates(f, r->candidates, r, err, err_size)) < 0)
+        return rc;
     if (key.n > 0)
         r->req.session = key;
     if (r->decider == BT_REPLAY_POLICY && r->rests.prefill.n > 0)
