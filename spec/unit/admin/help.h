@@ -108,6 +108,18 @@ static inline void rig_set_many(rig_t *rig, unsigned n)
     free(specs);
 }
 
+/* How often a part stands in a text. strstr measures all that is left of it each time under a sanitizer: a minute for
+ * ten thousand rows. */
+static inline unsigned count_of(const bt_text_t *text, const char *part)
+{
+    bt_str_t left = bt_text_str(text);
+    unsigned n = 0;
+
+    for (ptrdiff_t at; (at = bt_str_find(left, bt_str(part))) >= 0; n++)
+        left = (bt_str_t){left.p + at + 1, left.n - (size_t) at - 1};
+    return n;
+}
+
 static inline enum bt_method method_of(const char *word)
 {
     static const char *const words[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"};

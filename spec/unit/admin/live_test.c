@@ -117,10 +117,7 @@ static void test_of_100000_only_the_oldest_are_looked_at(void **state)
     gather(60000);
     TURN_UNTIL(&control, told == 1);
     assert_int_equal(answered, 2);
-    unsigned rows = 0;
-    for (const char *at = json.data; (at = strstr(at, "\"id\":\"old\"")) != NULL; at++)
-        rows++;
-    assert_int_equal(rows, SHOWN);
+    assert_int_equal(count_of(&json, "\"id\":\"old\""), SHOWN);
     assert_non_null(strstr(json.data, "\"total\":100000,"));
     bt_list_init(&d->live);
     munmap(wall, (size_t) page);

@@ -30,15 +30,6 @@ static void write_section(enum bt_ui_section section, bt_text_t *out)
     assert_null(memchr(out->data, '\n', out->len)); /* it is one line of an event */
 }
 
-static unsigned count_of(const bt_text_t *text, const char *part)
-{
-    unsigned n = 0;
-
-    for (const char *at = text->data; (at = strstr(at, part)) != NULL; at++)
-        n++;
-    return n;
-}
-
 static void test_nobody(void **state)
 {
     bt_text_t text;
