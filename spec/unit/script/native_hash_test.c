@@ -130,5 +130,5 @@ int main(void)
         cmocka_unit_test(the_ring_moves_only_what_it_must),
         cmocka_unit_test(mistakes_are_named),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

@@ -136,5 +136,5 @@ int main(void)
         cmocka_unit_test(pairs_of_many_kinds), cmocka_unit_test(warm_ones),
         cmocka_unit_test(mistakes_are_named),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

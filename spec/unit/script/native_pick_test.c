@@ -158,5 +158,5 @@ int main(void)
         cmocka_unit_test(near_equals_share_the_chance_where_others_are),
         cmocka_unit_test(mistakes_are_named),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

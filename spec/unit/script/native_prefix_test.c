@@ -221,5 +221,5 @@ int main(void)
         cmocka_unit_test_setup(engines_that_tell_are_not_told_of, forget),
         cmocka_unit_test_setup(mistakes_are_named, forget),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

@@ -197,5 +197,5 @@ int main(void)
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(log_lines),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

@@ -126,5 +126,5 @@ int main(void)
         CASE(test_no_more_than_there_is_room),
         CASE(test_nobody_traces),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

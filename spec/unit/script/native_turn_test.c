@@ -69,5 +69,5 @@ int main(void)
         cmocka_unit_test(smooth),
         cmocka_unit_test(members_may_change),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

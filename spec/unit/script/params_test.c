@@ -178,5 +178,5 @@ int main(void)
         cmocka_unit_test(hooks_read_them),
         cmocka_unit_test(they_are_described),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

@@ -333,5 +333,5 @@ int main(void)
         cmocka_unit_test(a_worker_that_has_gone),
         cmocka_unit_test(parts),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

@@ -85,5 +85,5 @@ int main(void)
         cmocka_unit_test(test_messages_name_the_path),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

@@ -272,5 +272,5 @@ int main(void)
         cmocka_unit_test(beside_other_gateways),
         cmocka_unit_test(in_a_list_of_the_policys_own),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

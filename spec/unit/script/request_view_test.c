@@ -71,5 +71,5 @@ int main(void)
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(the_next_call_sees_the_next_request),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

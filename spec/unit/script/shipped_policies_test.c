@@ -176,5 +176,5 @@ int main(void)
         cmocka_unit_test(random_reaches_all),
         cmocka_unit_test(round_robin_is_exact_over_loops),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

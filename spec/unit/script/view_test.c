@@ -234,5 +234,5 @@ int main(void)
         cmocka_unit_test(key_zero_is_never_kept),
         cmocka_unit_test(pairs_with),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }

@@ -76,5 +76,5 @@ int main(void)
         cmocka_unit_test(the_memory_is_out_of_reach),
         cmocka_unit_test(own_lists_of_any_length),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, set_wide_budgets, NULL);
 }
