@@ -124,10 +124,7 @@ end
 
 -- Until so many more are counted.
 function Replica:wait_count(family, more)
-  local before = self:number(family)
-  eventually(function()
-    return self:number(family) >= before + more, self:number(family)
-  end, 30, ("%d more of %s"):format(more, family))
+  Replicas.wait_count({ self }, family, more)
 end
 
 -- Requests that it believes the others have on workers.
@@ -215,6 +212,19 @@ function Replicas:wait_known(names)
       end
       return true
     end, 10, "the replicas know each other")
+  end
+end
+
+-- Until so many more are counted by each of them.
+function Replicas:wait_count(family, more)
+  local before = {}
+  for i, one in ipairs(self) do
+    before[i] = one:number(family)
+  end
+  for i, one in ipairs(self) do
+    eventually(function()
+      return one:number(family) >= before[i] + more, one:number(family)
+    end, 30, ("%d more of %s"):format(more, family))
   end
 end
 
