@@ -114,7 +114,7 @@ describe("GET /advice", function()
 
   it("changes its mind with the traffic: long prompts, then long answers", function()
     start({
-      "role=prefill,connector=NixlConnector,count=2,queue=1,ttft=0,ttft_per_token=0.1,itl=0",
+      "role=prefill,connector=NixlConnector,count=2,queue=1,ttft=0,ttft_per_token=0.4,itl=0",
       "role=decode,connector=NixlConnector,count=2,ttft=0,itl=5",
     }, { "--engine-request-limit", "8" })
     load_until("prefill is short", 8, body(LONG:rep(2), 1), is("prefill", 3, 1))
