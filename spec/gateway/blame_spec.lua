@@ -116,12 +116,11 @@ local function breaker_state(f, name)
 end
 
 describe("a breaker", function()
-  local SECONDS = 0.5 * clock.slowness()
   local f
 
-  before_each(function()
-    f = start("vllm", { "--breaker-open-secs", tostring(SECONDS), "--health-check-interval-secs", "60" })
-  end)
+  local function start_open_for(seconds)
+    f = start("vllm", { "--breaker-open-secs", tostring(seconds), "--health-check-interval-secs", "60" })
+  end
 
   after_each(function()
     faults.wait_idle(f)
@@ -135,7 +134,17 @@ describe("a breaker", function()
     end
   end
 
+  -- Open again it is for twice as long.
+  local function half_open_p0()
+    start_open_for(0.5 * clock.slowness())
+    break_p0()
+    eventually(function()
+      return breaker_state(f, "p0") == 2
+    end, 5, "half open")
+  end
+
   it("does not hear of what is not the worker's fault", function()
+    start_open_for(60)
     for _, status in ipairs({ 400, 404, 413, 422, 429, 503 }) do
       assert.equal(status, ask(f, "p0", "d0", "status:" .. status .. "@prefill").status)
       assert.equal(status, ask(f, "p0", "d0", "status:" .. status .. "@decode").status)
@@ -156,6 +165,7 @@ describe("a breaker", function()
   end)
 
   it("opens after five failures of its worker; all traffic goes to the other one", function()
+    start_open_for(60)
     break_p0()
     assert.equal(1, breaker_state(f, "p0"))
     for _, name in ipairs({ "p1", "d0", "d1" }) do
@@ -167,6 +177,7 @@ describe("a breaker", function()
   end)
 
   it("stays closed at both ends of a pair that keeps failing, while each works with others", function()
+    start_open_for(60)
     for _ = 1, 7 do
       assert.equal(500, ask(f, "p0", "d0", "status:500@decode").status)
       assert.equal(200, ask(f, "p0", "d1").status)
@@ -179,6 +190,7 @@ describe("a breaker", function()
   end)
 
   it("spares the other half: a fault that all show takes nobody more out", function()
+    start_open_for(60)
     break_p0()
     for _ = 1, 7 do
       assert.equal(500, ask(f, "p1", "d0", "status:500@prefill").status)
@@ -193,12 +205,9 @@ describe("a breaker", function()
   end)
 
   it("lets one probe through when its time is over; the probe's success closes it", function()
-    break_p0()
-    eventually(function()
-      return breaker_state(f, "p0") == 2
-    end, 5, "half open")
+    half_open_p0()
     local probe = http.start(f.port, { path = PATH, body = faults.body(), headers = { ["X-P"] = "p0", ["X-D"] = "d0",
-      ["X-Sim-Fault"] = "slow_first_byte:400@prefill" } })
+      ["X-Sim-Fault"] = ("slow_first_byte:%d@prefill"):format(1500 * clock.slowness()) } })
     eventually(function()
       return faults.state(f, "p0").live == 1
     end, 5, "the probe is at p0")
@@ -214,20 +223,14 @@ describe("a breaker", function()
   end)
 
   it("opens again for longer when the probe fails", function()
-    break_p0()
-    eventually(function()
-      return breaker_state(f, "p0") == 2
-    end, 5, "half open")
+    half_open_p0()
     assert.equal(500, ask(f, "p0", "d0", "status:500@prefill").status)
     assert.equal(1, breaker_state(f, "p0"))
     assert.equal(2, faults.number(f, "baton_worker_breaker_opened_total", { worker = "p0" }))
   end)
 
   it("asks for another probe when the client of the first one left", function()
-    break_p0()
-    eventually(function()
-      return breaker_state(f, "p0") == 2
-    end, 5, "half open")
+    half_open_p0()
     local probe = http.start(f.port, { path = PATH, body = faults.body(), headers = { ["X-P"] = "p0", ["X-D"] = "d0",
       ["X-Sim-Fault"] = "hang@prefill" } })
     eventually(function()
