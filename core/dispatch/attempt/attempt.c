@@ -413,8 +413,6 @@ void bt_attempt_start_decode(bt_attempt_t *a)
     }
     if (d->worker == NULL && !bt_attempt_choose_late(a, BT_LEG_DECODE))
         return;
-    if (r->warmup == NULL)
-        bt_histogram_note(&r->d->stats.handoff_wait, bt_clock_event_us() - a->prefill_done_us, 1);
     if (bt_leg_start(d, bt_attempt_uses_reply(a) ? p->reply.text : BT_STR(""), &f) < 0 &&
         !bt_replacement_decode(a, &f))
         bt_attempt_fail_leg(d, &f);

@@ -71,18 +71,29 @@ static int keep(bt_leg_t *leg, bt_buf_t *buf, const char *p, size_t n)
                : bt_kept_add(&leg->reply, request_of(leg)->d->shared, buf, (bt_str_t){p, n});
 }
 
+static void note_first_body(bt_leg_t *leg, uint64_t now)
+{
+    const bt_attempt_t *a = leg->attempt;
+    bt_request_t *r = request_of(leg);
+
+    leg->first_body_us = now;
+    if (leg->role == BT_LEG_SINGLE)
+        bt_ledger_pass(&leg->prefill_load, &leg->decode_load, BT_PHASE_DECODE,
+                       (int64_t) a->task->prompt_tokens);
+    if (r->warmup != NULL) /* what it pays for is not to come again */
+        return;
+    bt_worker_note_ttft(leg->worker, now - leg->call.start_us);
+    if (leg->role == BT_LEG_DECODE && a->kind == BT_PLAN_HANDOFF && a->prefill_done_us != 0)
+        bt_histogram_note(&r->d->stats.handoff_wait, now - a->prefill_done_us, 1);
+}
+
 static void note_timing(bt_leg_t *leg, uint64_t events)
 {
     bt_request_t *r = request_of(leg);
     uint64_t now = bt_clock_event_us();
 
     if (leg->first_body_us == 0) {
-        leg->first_body_us = now;
-        if (leg->role == BT_LEG_SINGLE)
-            bt_ledger_pass(&leg->prefill_load, &leg->decode_load, BT_PHASE_DECODE,
-                           (int64_t) leg->attempt->task->prompt_tokens);
-        if (r->warmup == NULL) /* what it pays for is not to come again */
-            bt_worker_note_ttft(leg->worker, now - leg->call.start_us);
+        note_first_body(leg, now);
     } else if (events != 0) {
         bt_histogram_note(&r->d->stats.itl, (now - leg->last_body_us) / events, events);
     }

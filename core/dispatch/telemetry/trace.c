@@ -363,9 +363,8 @@ static void set_exemplars_of_legs(const bt_attempt_t *a, bt_trace_kept_t *kept)
 
     if (a->prefill_done_us != 0)
         set_exemplar(kept, BT_TRACE_PREFILL, a->prefill_done_us - p->call.start_us);
-    if (a->kind == BT_PLAN_HANDOFF && a->prefill_done_us != 0 &&
-        d->call.start_us >= a->prefill_done_us)
-        set_exemplar(kept, BT_TRACE_HANDOFF_WAIT, d->call.start_us - a->prefill_done_us);
+    if (a->kind == BT_PLAN_HANDOFF && a->prefill_done_us != 0 && d->first_body_us != 0)
+        set_exemplar(kept, BT_TRACE_HANDOFF_WAIT, d->first_body_us - a->prefill_done_us);
     if (a->called_us != 0)
         set_exemplar(kept, BT_TRACE_CALLBACK_WAIT, a->called_us - d->call.start_us);
 }

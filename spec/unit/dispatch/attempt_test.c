@@ -41,6 +41,11 @@ static unsigned ends_of(int which)
     return ends;
 }
 
+static uint64_t handoff_waits(void)
+{
+    return atomic_load(&rig.d->stats.handoff_wait.count);
+}
+
 /* Prefill, then decode with what it has said, under one id. */
 static void a_hand_off(void **state)
 {
@@ -49,6 +54,7 @@ static void a_hand_off(void **state)
     assert_false(has_caller(&engines[D0]));
     answer(P0, 200, HANDOFF("req-1"));
     take(D0);
+    assert_int_equal(handoff_waits(), 0); /* decode has said nothing yet */
     assert_true(heard(P0, "X-Request-Id: req-1\r\n"));
     assert_true(heard(D0, "X-Request-Id: req-1\r\n"));
     assert_true(heard(D0, "\"remote_request_id\":\"cmpl-req-1-0\""));
@@ -58,6 +64,7 @@ static void a_hand_off(void **state)
     answer(D0, 200, REPLY);
     answered("hello");
     assert_true(client_got("x-baton-plan: handoff\r\n"));
+    assert_int_equal(handoff_waits(), 1);
     assert_int_equal(legs_of(P0, BT_BLAME_OK), 1);
     assert_int_equal(legs_of(D0, BT_BLAME_OK), 1);
 }
@@ -247,6 +254,7 @@ static void another_decode_gets_the_hand_off(void **state)
     assert_int_equal(engines[P0].requests, 1);
     assert_int_equal(blamed(D0), 1);
     assert_int_equal(atomic_load(&rig.d->stats.decode_replacements), 1);
+    assert_int_equal(handoff_waits(), 1); /* till the one that answers */
     recorded("\"replaced\":[{\"decode\":\"d0\",\"failure\":\"connect\"}]");
 }
 
