@@ -109,17 +109,23 @@ void bt_usage_feed(bt_leg_t *leg, bt_arena_t *arena, const char *p, size_t n)
     tail->n = keep + n;
 }
 
-/* What follows a name and its colon; false: no number, or one that may be cut. */
-static bool read_number(bt_str_t text, uint64_t *value_p)
+static size_t count_digits(bt_str_t text)
 {
     size_t digits = 0;
 
+    while (digits < text.n && digits < 12 && text.p[digits] >= '0' && text.p[digits] <= '9')
+        digits++;
+    return digits;
+}
+
+/* What follows a name and its colon; false: no number, or one that may be cut. */
+static bool read_number(bt_str_t text, uint64_t *value_p)
+{
     while (text.n > 0 && (text.p[0] == ' ' || text.p[0] == ':')) {
         text.p++;
         text.n--;
     }
-    while (digits < text.n && digits < 12 && text.p[digits] >= '0' && text.p[digits] <= '9')
-        digits++;
+    const size_t digits = count_digits(text);
     return digits > 0 && digits < text.n && bt_str_u64((bt_str_t){text.p, digits}, value_p) == 0;
 }
 
@@ -195,10 +201,29 @@ static bool skip_to(bt_str_t *reply, bt_str_t name)
     return true;
 }
 
+/* Cuts reply behind the token, which must be the next thing in it. */
+static bool skip(bt_str_t *reply, bt_str_t token)
+{
+    const bt_str_t rest = bt_str_trim(*reply);
+
+    if (!bt_str_starts(rest, token))
+        return false;
+    *reply = (bt_str_t){rest.p + token.n, rest.n - token.n};
+    return true;
+}
+
+/* Only where it begins its object and is a whole number, as engines write it: all else is left to who reads JSON, so that both ways count
+ * the same. */
 bool bt_usage_tells_prompt(bt_str_t reply, uint64_t *prompt_p)
 {
-    return skip_to(&reply, usage_name) && skip_to(&reply, BT_STR("\"prompt_tokens\"")) &&
-           read_number(reply, prompt_p);
+    if (!skip_to(&reply, usage_name) || !skip(&reply, BT_STR(":")) || !skip(&reply, BT_STR("{")) ||
+        !skip(&reply, BT_STR("\"prompt_tokens\"")) || !skip(&reply, BT_STR(":")))
+        return false;
+    reply = bt_str_trim(reply);
+    const bt_str_t number = {reply.p, count_digits(reply)};
+    reply = (bt_str_t){reply.p + number.n, reply.n - number.n};
+    return (skip(&reply, BT_STR(",")) || skip(&reply, BT_STR("}"))) && number.n > 0 &&
+           bt_str_u64(number, prompt_p) == 0;
 }
 
 bool bt_usage_tells_cached(bt_str_t reply, uint64_t *cached_p)

@@ -56,8 +56,18 @@ static void finds_the_prompt_of_a_reply_that_nobody_reads(void **state)
         int64_t prompt; /* -1: it does not say */
     } cases[] = {
         {"{\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"total_tokens\":13}}", 12},
-        {"{\"usage\" : { \"completion_tokens\":1, \"prompt_tokens\" : 0 }}", 0},
-        {"{\"usage\":{\"prompt_tokens_details\":{},\"prompt_tokens\":7}}", 7},
+        {"{\"usage\" : { \"prompt_tokens\" : 0 , \"completion_tokens\":1 }}", 0},
+        /* What is not as engines write it is for who reads JSON. */
+        {"{\"usage\":{\"prompt_tokens_details\":{},\"prompt_tokens\":7}}", -1},
+        {"{\"usage\":{\"of\":{\"prompt_tokens\":5},\"prompt_tokens\":7}}", -1},
+        {"{\"usage\":\"none\",\"prompt_tokens\":5}", -1},
+        {"{\"usage\":null,\"meta_info\":{\"prompt_tokens\":5}}", -1},
+        {"{\"usage\":[{\"prompt_tokens\":5}]}", -1},
+        {"{\"usage\":{\"prompt_tokens\":5.5}}", -1},
+        {"{\"usage\":{\"prompt_tokens\":5e3}}", -1},
+        {"{\"usage\":{\"prompt_tokens\":-5}}", -1},
+        {"{\"usage\":{\"prompt_tokens\":5000000000000}}", -1},
+        {"{\"usage\":{\"prompt_tokens\":\"5\"}}", -1},
         {"{\"prompt_tokens\":5,\"usage\":null}", -1},
         {"{\"meta_info\":{\"prompt_tokens\":5}}", -1},
         {"{\"text\":\"\\\"usage\\\":{\\\"prompt_tokens\\\":9}\"}", -1},
