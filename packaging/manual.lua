@@ -185,16 +185,43 @@ end
 -- What a value is, by its hint: the word that the shells' templates know.
 local KINDS = { FILE = "file", PATH = "path", DIR = "dir", ["NAME|FILE"] = "policy" }
 
+-- The left column of a tool's help, and its usage: what it takes. Texts beside it name other programs' flags too.
+local function left_column(tool)
+  local lines = {}
+  for line in output_of(baton, "help", tool):gmatch("[^\n]*") do
+    if line:match("^Examples?$") then
+      break
+    end
+    local indent, left = (line .. "  "):match("^( +)(%S.-)  ")
+    lines[#lines + 1] = line:match("^usage:%s+(.*)") or line:match("^       (baton .*)")
+      or indent and #indent <= 6 and left or nil
+  end
+  return lines
+end
+
+local function add_new(words, seen, word)
+  if not seen[word] then
+    seen[word] = true
+    words[#words + 1] = word
+  end
+end
+
+-- Sub-commands, then flags.
 local function tool_words(tool)
-  local found, seen = {}, {}
-  local help = output_of(baton, "help", tool)
-  for flag in help:gmatch("%-%-[a-z][a-z%-]+") do
-    if not seen[flag] then
-      seen[flag] = true
-      found[#found + 1] = flag
+  local words, seen = {}, {}
+  local lines = left_column(tool)
+  for _, line in ipairs(lines) do
+    local word = line:match("^([a-z]+)%f[^a-z]")
+    if word and word ~= "baton" and (" policy fleet key "):find(" " .. tool .. " ", 1, true) then
+      add_new(words, seen, word)
     end
   end
-  return found
+  for _, line in ipairs(lines) do
+    for flag in line:gmatch("%-%-[a-z][a-z%-]+") do
+      add_new(words, seen, flag)
+    end
+  end
+  return table.concat(words, " ")
 end
 
 local function all_flags(has_negations)
@@ -220,17 +247,6 @@ local function command_words()
   return words
 end
 
-local function sub_commands(tool)
-  local words, seen = {}, {}
-  for word in output_of(baton, "help", tool):gmatch("\n  ([a-z]+)%f[^a-z]") do
-    if not seen[word] and word ~= "baton" then
-      seen[word] = true
-      words[#words + 1] = word
-    end
-  end
-  return words
-end
-
 local function bash()
   local cases = {}
   for _, flag in ipairs(flags) do
@@ -243,9 +259,8 @@ local function bash()
   end
   local by_tool = {}
   for _, tool in ipairs(tools) do
-    local words = table.concat(tool_words(tool), " ")
-    local subs = (tool == "policy" or tool == "fleet") and table.concat(sub_commands(tool), " ") .. " " or ""
-    by_tool[#by_tool + 1] = ('    %s) _baton_words %s%s; _baton_file ;;'):format(tool, subs, words)
+    by_tool[#by_tool + 1] = ('    %s) %s_baton_words %s; _baton_file ;;'):format(tool,
+      tool == "policy" and "_baton_check_flags; " or "", tool_words(tool))
   end
   return ([[
 # bash completion of baton, made from its own help
@@ -255,6 +270,8 @@ _baton_file() { COMPREPLY+=($(compgen -f -- "$cur")); compopt -o filenames 2>/de
 _baton_path() { return; }
 _baton_dir() { COMPREPLY+=($(compgen -d -- "$cur")); compopt -o filenames 2>/dev/null; }
 _baton_policy() { _baton_words @POLICIES@; _baton_file; }
+# Of run, as a policy is checked for it.
+_baton_check_flags() { [ "${COMP_WORDS[2]}" != check ] || _baton_words @FLAGS@; }
 
 _baton_flag_value() {
     case $1 in
@@ -280,7 +297,7 @@ _baton() {
         *) _baton_file ;;
         esac
         ;;
-    help) _baton_words run file peers @TOOLS@ ;;
+    help) _baton_words run file peers table @TOOLS@ ;;
 @BY_TOOL@
     esac
 }
@@ -316,9 +333,7 @@ local function zsh()
   end
   local by_tool = {}
   for _, tool in ipairs(tools) do
-    local words = table.concat(tool_words(tool), " ")
-    local subs = (tool == "policy" or tool == "fleet") and table.concat(sub_commands(tool), " ") .. " " or ""
-    by_tool[#by_tool + 1] = ("  %s) compadd -- %s%s; _files ;;"):format(tool, subs, words)
+    by_tool[#by_tool + 1] = ("  %s) compadd -- %s; _files ;;"):format(tool, tool_words(tool))
   end
   return ([[
 #compdef baton
@@ -343,7 +358,7 @@ _baton() {
   (( CURRENT-- ))
   case $command in
   run|check) _arguments $run_flags '*:baton.lua:_files' ;;
-  help) compadd -- run file peers @TOOLS@ ;;
+  help) compadd -- run file peers table @TOOLS@ ;;
 @BY_TOOL@
   esac
 }

@@ -226,6 +226,22 @@ describe("completions", function()
     assert.equal("json\n", complete("baton|run|--log-format|=|j"))
     assert.equal("least_load\n", complete("baton|run|--policy|least_"))
     assert.equal("advice\n", complete("baton|fleet|adv"))
+    assert.equal("revoke\n", complete("baton|key|rev"))
+  end)
+
+  it("of bash offer a tool's own flags, and no other's", function()
+    for tool, has in pairs({ fleet = "--dry-run", key = "--store", replay = "--against", top = "--admin",
+      sim = "--switch-auto", ["kv-bench"] = "--shapes" }) do
+      local offered = complete("baton|" .. tool .. "|--")
+      assert.truthy(("\n" .. offered):find("\n" .. has .. "\n", 1, true), tool .. ": " .. offered)
+      for flag in offered:gmatch("%-%-[%w%-]+") do
+        local _, said = shell(("%s/baton %s %s </dev/null | head -c 4096"):format(build, tool, flag))
+        assert.is_nil(said:find("unknown flag", 1, true), tool .. " " .. flag .. ": " .. said)
+      end
+    end
+    assert.equal("--labels\n", complete("baton|policy|check|--lab"))
+    assert.truthy(complete("baton|policy|check|--policy-p"):find("--policy-param\n", 1, true))
+    assert.equal("\n", complete("baton|policy|bench|--policy-p"))
   end)
 
   it("of zsh are well-formed, and know every flag", function()
