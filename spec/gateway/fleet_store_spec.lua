@@ -133,7 +133,7 @@ end
 -- not; a store that counts as away has them so each time.
 local function assert_unharmed(work)
   local failed, lines
-  for _ = 1, 5 do
+  for _ = 1, 10 do
     failed, lines = 0, 0
     for _, one in ipairs(fl) do
       failed = failed - one:number("baton_fleet_heartbeats_failed_total")
@@ -501,9 +501,10 @@ describe("a fleet's store", function()
       local first = trips_each(80, row.header, 20)
       told = count("baton_fleet_heartbeats_total")
       local steady = trips_each(400, row.header, 20)
+      local own = steady - (count("baton_fleet_heartbeats_total") - told) * idle / 400
       print(("    [%.2f round trips a request at first; %.2f at steady state, %.2f of them its own]"):format(first,
-        steady, steady - (count("baton_fleet_heartbeats_total") - told) * idle / 400))
-      assert.is_true(steady <= 1, steady)
+        steady, own))
+      assert.is_true(own < 0.9, own) -- heartbeats go by time, however few requests there are meanwhile
     end)
   end
 
