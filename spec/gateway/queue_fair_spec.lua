@@ -7,6 +7,7 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local puppet = require("gateway.support.puppet")
+local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local ANSWER = '{"id":"x","choices":[{"index":0,"text":"fine","finish_reason":"length"}]}'
@@ -120,12 +121,13 @@ describe("those that wait", function()
     for _, c in pairs(clients) do
       c:close()
     end
-    if process then
-      process:kill()
-      process:wait(10)
-      process = nil
-    end
     puppet.close_all()
+    if process then
+      local ended = process
+      process = nil
+      http.hang_up(port)
+      rig.stop_gateway(ended)
+    end
   end)
 
   teardown(proc.clean)

@@ -6,6 +6,7 @@ local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local proc = require("gateway.support.proc")
 local puppet = require("gateway.support.puppet")
+local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local ANSWER = '{"id":"x","choices":[{"index":0,"text":"fine","finish_reason":"length"}]}'
@@ -80,12 +81,13 @@ describe("--queue-size", function()
     for _, c in ipairs(clients) do
       c:close()
     end
-    if process then
-      process:kill()
-      process:wait(5)
-      process = nil
-    end
     puppet.close_all()
+    if process then
+      local ended = process
+      process = nil
+      http.hang_up(port)
+      rig.stop_gateway(ended)
+    end
   end)
 
   teardown(proc.clean)
@@ -143,8 +145,7 @@ describe("--queue-size", function()
       assert.equal(want, refused.status)
       assert.equal("1", refused:header("retry-after"))
       serve(running, first)
-      process:kill()
-      process:wait(5)
+      rig.stop_gateway(process)
     end
   end)
 
