@@ -12,7 +12,7 @@
 
 #define RIG_CALLS 16
 #define RIG_INTERVAL_MS 10
-#define RIG_EXPIRY_MS 400
+#define RIG_EXPIRY_MS 5000
 #define RIG_LOOPS 2U
 
 typedef struct replica {

@@ -186,6 +186,7 @@ static void test_wrong_shapes(void **state)
         "*2\r\n$1\r\nf\r\n*1\r\n+x\r\n",
     };
 
+    op_ms = 5000; /* every one of these is an answer */
     begin_up();
     for (int what = 0; what <= BT_STORE_LOG_READ; what++)
         for (unsigned i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
