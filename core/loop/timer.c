@@ -11,6 +11,9 @@
  * therefore start or stop any timer, those about to fire included: they are all in some list, and leaving a list is
  * what stopping means.
  *
+ * A loop that stood still (its machine was stopped, or starved) finds deadlines that are over and, unread, the bytes that
+ * came in time for them. It reads before it judges: an alarm that is late goes round the loop once more.
+ *
  * Not uv's own timers, because a request starts and stops several deadlines and hardly one of them ever fires: a heap
  * pays O(log n) for each, this pays O(1).
  */
@@ -24,9 +27,10 @@
 #define SLOT_COUNT 1024U
 #define SLOT_MASK (SLOT_COUNT - 1)
 #define WORD_COUNT (SLOT_COUNT / 64)
+#define LATE_MS 100                 /* so late is no turn of a loop that runs */
 #define MAX_MS ((uint64_t) 1 << 40) /* about 35 years: "never" without overflow */
 #define ALARM_OFF UINT64_MAX
-#define ALARM_BUSY ((uint64_t) 0) /* the wheel is firing; it arms itself afterwards */
+#define ALARM_BUSY ((uint64_t) 0) /* the wheel fires, or will at once; it arms itself afterwards */
 
 struct bt_wheel {
     uv_timer_t alarm;
@@ -125,12 +129,24 @@ static void collect_due(struct bt_wheel *wheel, bt_list_t *due, uint64_t now_ms)
     wheel->tick = now_tick + 1;
 }
 
+/* 1 ms, because libuv 1.44 runs a timer of 0 before it polls. */
+static bool read_first(struct bt_wheel *wheel, uint64_t now_ms)
+{
+    if (wheel->armed_tick == ALARM_BUSY || now_ms < wheel->armed_tick * TICK_MS + LATE_MS)
+        return false;
+    wheel->armed_tick = ALARM_BUSY;
+    uv_timer_start(&wheel->alarm, on_alarm, 1, 0);
+    return true;
+}
+
 static void on_alarm(uv_timer_t *alarm)
 {
     struct bt_wheel *wheel = alarm->data;
     const uint64_t start_ms = bt_clock_ms();
     bt_list_t due;
 
+    if (read_first(wheel, start_ms))
+        return;
     wheel->armed_tick = ALARM_BUSY;
     bt_list_init(&due);
     collect_due(wheel, &due, start_ms);

@@ -381,6 +381,22 @@ static void test_trickle_outlives_the_stall_deadline(void **state)
     rig_drop(&c);
 }
 
+/* The gateway's process was stopped, the worker was not. */
+static void test_nobody_is_silent_while_we_stand_still(void **state)
+{
+    rig_call_t c = {0};
+
+    rig_start_timed(&c, (bt_call_timeouts_t){.first_byte_ms = 200});
+    int fd = worker_accept();
+    worker_read(fd, "\r\n\r\n");
+    worker_write(fd, OK_HEAD "hello");
+    usleep(500000);
+    pump_until(c.ends + c.fails == 1);
+    assert_int_equal(c.ends, 1);
+    close(fd);
+    rig_drop(&c);
+}
+
 /* The timer fires where it was first set, and is then set for what is left since the last byte. */
 static void test_silence_counts_from_the_last_byte(void **state)
 {
@@ -865,6 +881,7 @@ int main(void)
         SPEC(test_connect_timeout),
         SPEC(test_deadlines),
         SPEC(test_trickle_outlives_the_stall_deadline),
+        SPEC(test_nobody_is_silent_while_we_stand_still),
         SPEC(test_silence_counts_from_the_last_byte),
         SPEC(test_stale_connection_is_retried_unseen),
         SPEC(test_stale_connection_is_retried_once),
