@@ -173,7 +173,7 @@ void bt_sim_engine_let_go(bt_sim_engine_t *e, const bt_sim_job_t *job, bool answ
                      rooms_of(e, r, answers));
 }
 
-/* KV that comes from elsewhere is a prefix here too, and what is here already does not come. */
+/* KV that comes from elsewhere is a prefix here too, once it has come, and what is here already does not come. */
 bt_sim_job_t *bt_sim_engine_admit(bt_sim_engine_t *e)
 {
     const bt_sim_job_t *first = e->awaited.first;
@@ -184,11 +184,18 @@ bt_sim_job_t *bt_sim_engine_admit(bt_sim_engine_t *e)
     const uint32_t whole = bt_sim_whole_blocks(e->trace, first->request);
     const uint32_t matched =
         bt_sim_kv_match(&e->kv, blocks, bt_sim_findable_blocks(e->trace, first->request));
-    if (!bt_sim_kv_hold(&e->kv, blocks, whole, rooms_of(e, first->request, true)))
+    if (!bt_sim_kv_expect(&e->kv, blocks, whole, rooms_of(e, first->request, true)))
         return NULL;
     bt_sim_job_t *job = bt_sim_queue_take(&e->awaited);
     job->moved = job->request->input - matched * e->trace->block_tokens;
     return job;
+}
+
+void bt_sim_engine_arrived(bt_sim_engine_t *e, bt_sim_job_t *job)
+{
+    bt_sim_kv_arrived(&e->kv, bt_sim_blocks(e->trace, job->request),
+                      bt_sim_whole_blocks(e->trace, job->request));
+    bt_sim_queue_push(&e->joining, job);
 }
 
 double bt_sim_engine_kv_used(const bt_sim_engine_t *e)

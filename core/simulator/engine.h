@@ -69,7 +69,9 @@ bool bt_sim_engine_begin_step(bt_sim_engine_t *e);
 void bt_sim_engine_end_step(bt_sim_engine_t *e, double now_s);
 /* The first that awaits room has it now, and its KV may move here; NULL: nobody. */
 bt_sim_job_t *bt_sim_engine_admit(bt_sim_engine_t *e);
-/* Its KV has been taken from here. */
+/* It is here: the answer joins those that run. */
+void bt_sim_engine_arrived(bt_sim_engine_t *e, bt_sim_job_t *job);
+/* Its KV has been taken from here, or will not come. */
 void bt_sim_engine_let_go(bt_sim_engine_t *e, const bt_sim_job_t *job, bool answers);
 /* Could it ever be admitted? */
 bool bt_sim_engine_fits(const bt_sim_engine_t *e, const bt_sim_request_t *r, bool answers);

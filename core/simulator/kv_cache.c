@@ -8,6 +8,7 @@
 struct bt_sim_kv_block {
     uint64_t id;
     uint32_t holders;
+    bool is_here; /* its KV; else it is expected, and held */
     uint32_t next,
         prev; /* of those that may be forgotten, the oldest behind blocks[0]; or the free ones' chain */
 };
@@ -71,14 +72,20 @@ static void free_block(bt_sim_kv_cache_t *kv, uint32_t i)
     kv->free = i;
 }
 
+/* It is in no list. */
+static void drop(bt_sim_kv_cache_t *kv, uint32_t i)
+{
+    unindex(kv, kv->blocks[i].id);
+    free_block(kv, i);
+    kv->resident--;
+}
+
 static void forget_oldest(bt_sim_kv_cache_t *kv)
 {
     const uint32_t i = kv->blocks[0].next;
 
     unlink_block(kv, i);
-    unindex(kv, kv->blocks[i].id);
-    free_block(kv, i);
-    kv->resident--;
+    drop(kv, i);
     kv->forgotten++;
     if (kv->on_change != NULL)
         kv->on_change(kv->user, kv->blocks[i].id, NULL, false);
@@ -121,8 +128,12 @@ uint32_t bt_sim_kv_match(const bt_sim_kv_cache_t *kv, const uint64_t *ids, uint3
 {
     uint32_t n = 0;
 
-    while (n < count && kv->index[find(kv, ids[n])] != 0)
+    while (n < count) {
+        const uint32_t at = kv->index[find(kv, ids[n])];
+        if (at == 0 || !kv->blocks[at].is_here)
+            break;
         n++;
+    }
     return n;
 }
 
@@ -155,7 +166,16 @@ static void hold_known(bt_sim_kv_cache_t *kv, uint32_t i)
     kv->held++;
 }
 
-static void hold_new(bt_sim_kv_cache_t *kv, uint64_t id, const uint64_t *before)
+static void note_here(bt_sim_kv_cache_t *kv, uint32_t i, const uint64_t *before)
+{
+    struct bt_sim_kv_block *b = &kv->blocks[i];
+
+    if (!b->is_here && kv->on_change != NULL)
+        kv->on_change(kv->user, b->id, before, true);
+    b->is_here = true;
+}
+
+static void hold_new(bt_sim_kv_cache_t *kv, uint64_t id)
 {
     kv->resident++;
     make_room(kv);
@@ -164,11 +184,9 @@ static void hold_new(bt_sim_kv_cache_t *kv, uint64_t id, const uint64_t *before)
     kv->blocks[i] = (struct bt_sim_kv_block){.id = id, .holders = 1};
     kv->index[find(kv, id)] = i;
     kv->held++;
-    if (kv->on_change != NULL)
-        kv->on_change(kv->user, id, before, true);
 }
 
-bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms)
+bool bt_sim_kv_expect(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms)
 {
     uint32_t idle;
     const uint64_t needed = (uint64_t) missing(kv, ids, count, &idle) + rooms + idle;
@@ -181,9 +199,26 @@ bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, 
             hold_known(kv, kv->index[find(kv, ids[i])]);
     for (uint32_t i = 0; i < count; i++)
         if (kv->index[find(kv, ids[i])] == 0)
-            hold_new(kv, ids[i], i > 0 ? &ids[i - 1] : NULL);
+            hold_new(kv, ids[i]);
     kv->rooms += rooms;
     make_room(kv);
+    return true;
+}
+
+void bt_sim_kv_arrived(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t at = kv->index[find(kv, ids[i])];
+        if (at != 0) /* of a prompt that names a block twice it may be gone */
+            note_here(kv, at, i > 0 ? &ids[i - 1] : NULL);
+    }
+}
+
+bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms)
+{
+    if (!bt_sim_kv_expect(kv, ids, count, rooms))
+        return false;
+    bt_sim_kv_arrived(kv, ids, count);
     return true;
 }
 
@@ -195,7 +230,10 @@ void bt_sim_kv_let_go(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count
         const uint32_t at = kv->index[find(kv, ids[i - 1])];
         if (at == 0 || kv->blocks[at].holders == 0 || --kv->blocks[at].holders > 0)
             continue;
-        link_newest(kv, at);
         kv->held--;
+        if (kv->blocks[at].is_here)
+            link_newest(kv, at);
+        else
+            drop(kv, at);
     }
 }

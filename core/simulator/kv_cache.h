@@ -3,7 +3,8 @@
  * Owner: one engine of one run; not thread safe.
  * Life:  init -> hold, let_go -> fini.
  * Flow:  a request holds the blocks of its prompt while it computes, and room for what it adds; what it lets go of stays until room is
- *        needed, a prompt's end before its beginning.
+ *        needed, a prompt's end before its beginning. Blocks that are expected are found when their KV has arrived; if it never does, they
+ *        go with the last who holds them.
  * Cost:  O(1) a block. 32 bytes a block of capacity, allocated at once.
  */
 #ifndef BT_SIM_KV_CACHE_H
@@ -34,6 +35,9 @@ void bt_sim_kv_reset(bt_sim_kv_cache_t *kv);
 uint32_t bt_sim_kv_match(const bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count);
 /* All of them, and room for so many others. False: there is not so much left, and nothing has changed. */
 bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms);
+/* The same of a prompt whose KV is still elsewhere. */
+bool bt_sim_kv_expect(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms);
+void bt_sim_kv_arrived(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count);
 void bt_sim_kv_let_go(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms);
 
 #endif

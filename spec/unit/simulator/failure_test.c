@@ -126,6 +126,17 @@ static void test_kv_in_transit_dies_with_prefill(void **state)
     assert_true(out->results[0].is_served);
 }
 
+/* d0 has held blocks for it, and got nothing: the same prompt's KV comes there whole. */
+static void test_kv_that_never_came_is_no_prefix(void **state)
+{
+    (void) state;
+    ask(0, 32, 1, 1);
+    ask(1, 32, 1, 1);
+    run(2, 2, 0, "p0@0.06-0.07");
+    assert_true(out->results[0].is_served);
+    near(26 + 32 + 6, (double) out->results[1].ttft_ms); /* at p1, which has its beginning */
+}
+
 static void test_it_comes_back_empty(void **state)
 {
     const bt_sim_failure_result_t *f = &out->failures[0];
@@ -270,6 +281,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_kv_is_kept_until_its_lease_ends, begin, end),
         cmocka_unit_test_setup_teardown(test_another_decode_takes_a_finished_prefill, begin, end),
         cmocka_unit_test_setup_teardown(test_kv_in_transit_dies_with_prefill, begin, end),
+        cmocka_unit_test_setup_teardown(test_kv_that_never_came_is_no_prefix, begin, end),
         cmocka_unit_test_setup_teardown(test_it_comes_back_empty, begin, end),
         cmocka_unit_test_setup_teardown(test_a_breaker_opens, begin, end),
         cmocka_unit_test_setup_teardown(test_a_silent_host_is_found_by_checks, begin, end),

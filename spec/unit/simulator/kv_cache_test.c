@@ -44,6 +44,46 @@ static void test_forgets_the_oldest_and_a_prompts_end_first(void **state)
     bt_sim_kv_fini(&kv);
 }
 
+static void count_stored(void *user, uint64_t id, const uint64_t *before, bool is_stored)
+{
+    unsigned *stored = user;
+
+    (void) id;
+    (void) before;
+    *stored += is_stored;
+}
+
+/* Two expect the same; what arrives for one is there for both, and what does not goes with the last of them. */
+static void test_expected_blocks_are_none_until_they_arrive(void **state)
+{
+    bt_sim_kv_cache_t kv;
+    const uint64_t a[] = {1, 2}, b[] = {3, 4};
+    unsigned stored = 0;
+
+    (void) state;
+    assert_int_equal(bt_sim_kv_init(&kv, 8), 0);
+    kv.on_change = count_stored;
+    kv.user = &stored;
+    for (unsigned i = 0; i < 2; i++) {
+        assert_true(bt_sim_kv_expect(&kv, a, 2, 1));
+        assert_true(bt_sim_kv_expect(&kv, b, 2, 1));
+    }
+    assert_int_equal(bt_sim_kv_match(&kv, a, 2), 0);
+    assert_int_equal(stored, 0);
+    bt_sim_kv_let_go(&kv, a, 2, 1);
+    bt_sim_kv_arrived(&kv, a, 2);
+    bt_sim_kv_let_go(&kv, a, 2, 1);
+    assert_int_equal(bt_sim_kv_match(&kv, a, 2), 2);
+    assert_int_equal(stored, 2);
+    bt_sim_kv_let_go(&kv, b, 2, 1);
+    assert_int_equal(kv.resident, 4);
+    bt_sim_kv_let_go(&kv, b, 2, 1);
+    assert_int_equal(bt_sim_kv_match(&kv, b, 2), 0);
+    assert_int_equal(kv.resident, 2);
+    assert_int_equal(kv.held + kv.rooms + kv.forgotten, 0);
+    bt_sim_kv_fini(&kv);
+}
+
 static void test_known_blocks_are_not_forgotten_for_the_rest(void **state)
 {
     bt_sim_kv_cache_t kv;
@@ -119,6 +159,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matches_the_beginning),
         cmocka_unit_test(test_forgets_the_oldest_and_a_prompts_end_first),
+        cmocka_unit_test(test_expected_blocks_are_none_until_they_arrive),
         cmocka_unit_test(test_known_blocks_are_not_forgotten_for_the_rest),
         cmocka_unit_test(test_random)};
 
