@@ -136,6 +136,7 @@ static void tell(bt_sim_run_t *r, const bt_sim_flight_t *f, const bt_sim_result_
 
 static void end(bt_sim_run_t *r, bt_sim_flight_t *f)
 {
+    bt_sim_line_leave(r, f, bt_sim_result_of(r, f->job.request)->is_served != 0);
     bt_list_remove(&f->link);
     r->in_flight--;
     r->end_s = r->now_s;
@@ -250,12 +251,10 @@ void bt_sim_attempt_failed(bt_sim_run_t *r, bt_sim_flight_t *f, int rc, const ch
 }
 
 /* Nobody has been chosen yet. */
-static void plan(bt_sim_run_t *r, bt_sim_flight_t *f, enum bt_sim_intake_end intake)
+static void plan(bt_sim_run_t *r, bt_sim_flight_t *f)
 {
-    if (intake == BT_SIM_INTAKE_WAITS)
-        return;
-    const enum bt_sim_verdict verdict =
-        intake == BT_SIM_INTAKE_DONE ? bt_sim_choose(r, f) : BT_SIM_NOBODY;
+    const enum bt_sim_verdict verdict = bt_sim_choose(r, f);
+
     if (verdict != BT_SIM_CHOSEN) {
         give_up(r, f, verdict == BT_SIM_NO_WORKER);
         return;
@@ -266,6 +265,20 @@ static void plan(bt_sim_run_t *r, bt_sim_flight_t *f, enum bt_sim_intake_end int
     }
     mark_pair(r, f);
     try_next(r, f, BT_E_NO_WORKER, "prefill");
+}
+
+static void go_on(bt_sim_run_t *r, bt_sim_flight_t *f, enum bt_sim_intake_end intake)
+{
+    enum bt_sim_line_answer line = BT_SIM_LINE_REFUSES;
+
+    if (intake == BT_SIM_INTAKE_WAITS)
+        return;
+    if (intake == BT_SIM_INTAKE_DONE)
+        line = bt_sim_line_enter(r, f);
+    if (line == BT_SIM_LINE_REFUSES)
+        give_up(r, f, false);
+    else if (line == BT_SIM_LINE_PASSES)
+        plan(r, f);
 }
 
 void bt_sim_request_begin(bt_sim_run_t *r, const bt_sim_request_t *request)
@@ -282,14 +295,24 @@ void bt_sim_request_begin(bt_sim_run_t *r, const bt_sim_request_t *request)
     bt_list_push(&r->flights, &f->link);
     r->in_flight++;
     if (bt_sim_engine_fits(&r->engines[0], request, true))
-        plan(r, f, bt_sim_intake_begin(r, f));
+        go_on(r, f, bt_sim_intake_begin(r, f));
     else
         give_up(r, f, false);
 }
 
 void bt_sim_request_wake(bt_sim_run_t *r, bt_sim_flight_t *f)
 {
-    plan(r, f, bt_sim_intake_wake(r, f));
+    go_on(r, f, bt_sim_intake_wake(r, f));
+}
+
+void bt_sim_request_called(bt_sim_run_t *r, bt_sim_flight_t *f)
+{
+    plan(r, f);
+}
+
+void bt_sim_request_refused(bt_sim_run_t *r, bt_sim_flight_t *f)
+{
+    give_up(r, f, false);
 }
 
 /* ---- from prefill to decode ---- */

@@ -13,17 +13,19 @@
 enum bt_sim_event_kind {
     BT_SIM_NOTHING, /* it was forgotten */
     BT_SIM_ARRIVE,
-    BT_SIM_WAKE,   /* a hook has slept */
-    BT_SIM_STEP,   /* an engine's step ends */
-    BT_SIM_MOVED,  /* a job's KV is at its decode */
-    BT_SIM_SAMPLE, /* the gateway's look at the engines' load */
-    BT_SIM_FAIL,   /* an engine's process ends */
-    BT_SIM_REVIVE, /* and is there again */
-    BT_SIM_CHECK,  /* the gateway's health check of a worker */
-    BT_SIM_LEASE,  /* prefill frees KV that nobody has fetched */
-    BT_SIM_ADVISE, /* the advisor looks */
-    BT_SIM_SWITCH, /* a worker is to take the other role */
-    BT_SIM_DRAIN,  /* is it idle? */
+    BT_SIM_WAKE,      /* a hook has slept */
+    BT_SIM_LINE_TICK, /* somebody has waited for a place for as long as it may */
+    BT_SIM_CALLED,    /* it has one */
+    BT_SIM_STEP,      /* an engine's step ends */
+    BT_SIM_MOVED,     /* a job's KV is at its decode */
+    BT_SIM_SAMPLE,    /* the gateway's look at the engines' load */
+    BT_SIM_FAIL,      /* an engine's process ends */
+    BT_SIM_REVIVE,    /* and is there again */
+    BT_SIM_CHECK,     /* the gateway's health check of a worker */
+    BT_SIM_LEASE,     /* prefill frees KV that nobody has fetched */
+    BT_SIM_ADVISE,    /* the advisor looks */
+    BT_SIM_SWITCH,    /* a worker is to take the other role */
+    BT_SIM_DRAIN,     /* is it idle? */
     BT_SIM_SWITCHED
 };
 
@@ -32,7 +34,7 @@ typedef struct bt_sim_event {
     uint64_t number; /* the order of equal times */
     enum bt_sim_event_kind kind;
     unsigned engine;
-    void *of; /* WAKE: a flight; MOVED: a job; LEASE: a request */
+    void *of; /* WAKE, CALLED: a flight; MOVED: a job; LEASE: a request */
 } bt_sim_event_t;
 
 typedef struct bt_sim_events {

@@ -86,6 +86,12 @@ static void handle(bt_sim_run_t *r, const bt_sim_event_t *e)
     case BT_SIM_WAKE:
         bt_sim_request_wake(r, e->of);
         break;
+    case BT_SIM_LINE_TICK:
+        bt_sim_line_tick(r);
+        break;
+    case BT_SIM_CALLED:
+        bt_sim_request_called(r, e->of);
+        break;
     case BT_SIM_STEP:
         bt_sim_step_ended(r, e->engine);
         break;
@@ -160,12 +166,14 @@ static void fini(bt_sim_run_t *r)
 
     bt_list_each (&r->flights, it, tmp) { /* of a run that has failed */
         bt_sim_flight_t *f = bt_container_of(it, bt_sim_flight_t, link);
+        bt_fair_queue_remove(&r->line.fair, &f->ticket.item);
         bt_sim_intake_free(f);
         bt_sim_forget_tried(f, 0);
         bt_worker_unref(f->prefill.worker);
         bt_worker_unref(f->decode.worker);
         free(f);
     }
+    bt_sim_line_fini(r);
     bt_policy_free(r->policy);
     bt_sim_fleet_fini(r);
     bt_sim_events_fini(&r->events);
@@ -180,6 +188,7 @@ int bt_sim_run(const bt_sim_setup_t *setup, bt_sim_outcome_t *out)
 
     bt_log_level_now = BT_LOG_ERROR; /* a simulated worker's ends are no news */
     bt_list_init(&r.flights);
+    bt_sim_line_init(&r);
     set_time(&r, 0);
     bt_hook_budget_factor = PATIENCE;
     bt_rand_seed(setup->seed);

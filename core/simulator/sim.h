@@ -10,6 +10,7 @@
 #ifndef BT_SIMULATOR_SIM_H
 #define BT_SIMULATOR_SIM_H
 
+#include "dispatch/queue/queue_join.h"
 #include "script/value/value.h"
 #include "simulator/model.h"
 #include "simulator/trace.h"
@@ -39,6 +40,12 @@ typedef struct bt_sim_switch { /* an engine that is to take the other role */
 int bt_sim_switches_read(const char *text, unsigned prefills, unsigned decodes,
                          bt_sim_switch_t *list, unsigned *count_p, char *err, size_t err_size);
 
+typedef struct bt_sim_queue_setup { /* the line before the pool */
+    unsigned places;                /* --max-concurrent-requests; 0 = no limit, and no line */
+    unsigned size;
+    uint64_t timeout_ms, aging_ms;
+} bt_sim_queue_setup_t;
+
 typedef struct bt_sim_setup {
     const char *policy;       /* a name or a file */
     const bt_value_t *params; /* NULL = defaults */
@@ -55,6 +62,7 @@ typedef struct bt_sim_setup {
     const bt_sim_switch_t *switches;
     unsigned switch_count;
     bool follows_advice; /* switches roles by itself, as --role-switch-auto */
+    bt_sim_queue_setup_t queue;
     double lease_s;      /* for which a prefill keeps KV that nobody fetches */
     uint64_t seed;
 } bt_sim_setup_t;
@@ -89,6 +97,13 @@ typedef struct bt_sim_switch_result {
     double asked_s, done_s; /* done: -1 = never: it was the last of its role, or not idle in time */
 } bt_sim_switch_result_t;
 
+typedef struct bt_sim_class_result { /* of those that came to the line, by what enqueue said */
+    unsigned at_once, ends[BT_QUEUE_ENDS];
+    double waited_s, most_s; /* of those called: in sum, and the longest */
+    unsigned predicted;      /* of those called, had a prediction; */
+    double error_s;          /* these were off by so much in sum */
+} bt_sim_class_result_t;
+
 typedef struct bt_sim_outcome { /* of a run; filled in place, so that it can lie in shared memory */
     int rc;
     char err[768];
@@ -101,6 +116,7 @@ typedef struct bt_sim_outcome { /* of a run; filled in place, so that it can lie
     bt_sim_engine_result_t engines[BT_SIM_ENGINES_MAX];
     unsigned failure_count;
     bt_sim_failure_result_t failures[BT_SIM_FAILURES_MAX];
+    bt_sim_class_result_t classes[BT_FAIR_CLASSES];
     unsigned switch_count;
     bt_sim_switch_result_t switches[BT_SIM_SWITCHES_MAX];
     bt_sim_result_t results[]; /* of the trace's requests, in order */

@@ -2,7 +2,7 @@
  *
  * Owner: bt_sim_run.
  * Life:  a flight from its request's arrival to its end; its attempts are one after the other.
- * Flow:  sim.c goes from event to event. intake.c has admit and route, attempt.c a request's way through engines, choose.c the gateway's plans, fleet.c workers and views,
+ * Flow:  sim.c goes from event to event. intake.c has admit and route, line.c who waits for a place, attempt.c a request's way through engines, choose.c the gateway's plans, fleet.c workers and views,
  *        failure.c what dies and how the gateway hears of it.
  * Cost:  an allocation a request.
  */
@@ -50,6 +50,22 @@ typedef struct bt_sim_intake {
     char klass[64], key[192]; /* route's word; "" = none */
 } bt_sim_intake_t;
 
+/* Where it stands in the line, if there is one. */
+typedef struct bt_sim_ticket {
+    bt_fair_item_t item;
+    char key[BT_FAIR_NAME_MAX + 1];
+    uint64_t timeout_ms, predicted_ms; /* predicted: 0 = not known */
+    bool is_told_cost, has_place;
+    double since_s, until_s;
+} bt_sim_ticket_t;
+
+typedef struct bt_sim_line {
+    bt_fair_queue_t fair;
+    bt_queue_rate_t rate;
+    unsigned running;
+    double output_tokens; /* of an answer, as they are lately */
+} bt_sim_line_t;
+
 typedef struct bt_sim_flight {
     bt_sim_job_t job;
     bt_list_t link; /* of all, as they came */
@@ -63,6 +79,7 @@ typedef struct bt_sim_flight {
     unsigned alternate_count, alternate_next;
     unsigned failure; /* the last that hit it, and one; 0 = none */
     bt_sim_intake_t *intake;
+    bt_sim_ticket_t ticket;
 } bt_sim_flight_t;
 
 /* What the gateway knows of a worker by its checks. */
@@ -103,6 +120,7 @@ typedef struct bt_sim_run {
     double now_s, end_s; /* end_s: of the last answer */
     uint64_t plan_ns, plans;
     bt_sim_feed_t feed;
+    bt_sim_line_t line;
     char *prompt;
     char session[16];
     int rc;
@@ -141,6 +159,14 @@ enum bt_sim_intake_end bt_sim_intake_begin(bt_sim_run_t *r, bt_sim_flight_t *f);
 enum bt_sim_intake_end bt_sim_intake_wake(bt_sim_run_t *r, bt_sim_flight_t *f);
 void bt_sim_intake_free(bt_sim_flight_t *f); /* before the policy */
 
+/* ---- line.c ---- */
+enum bt_sim_line_answer { BT_SIM_LINE_PASSES, BT_SIM_LINE_WAITS, BT_SIM_LINE_REFUSES };
+void bt_sim_line_init(bt_sim_run_t *r);
+void bt_sim_line_fini(bt_sim_run_t *r); /* nobody waits */
+enum bt_sim_line_answer bt_sim_line_enter(bt_sim_run_t *r, bt_sim_flight_t *f);
+void bt_sim_line_leave(bt_sim_run_t *r, const bt_sim_flight_t *f, bool is_served);
+void bt_sim_line_tick(bt_sim_run_t *r); /* some may have waited too long */
+
 /* ---- choose.c ---- */
 /* What a hook is told; the prompt is good until the next is described. */
 bt_policy_request_t bt_sim_describe(bt_sim_run_t *r, const bt_sim_flight_t *f);
@@ -164,6 +190,8 @@ void bt_sim_exclude_one(bt_sim_run_t *r, bt_sim_flight_t *f);
 bool bt_sim_is_on(const bt_sim_flight_t *f, unsigned engine);
 void bt_sim_request_begin(bt_sim_run_t *r, const bt_sim_request_t *request);
 void bt_sim_request_wake(bt_sim_run_t *r, bt_sim_flight_t *f);
+void bt_sim_request_called(bt_sim_run_t *r, bt_sim_flight_t *f);  /* it has a place */
+void bt_sim_request_refused(bt_sim_run_t *r, bt_sim_flight_t *f); /* it waits no more */
 void bt_sim_step_ended(bt_sim_run_t *r, unsigned engine);
 void bt_sim_job_moved(bt_sim_run_t *r, unsigned engine, bt_sim_job_t *job);
 void bt_sim_engine_go_on(bt_sim_run_t *r, unsigned engine); /* it may have room, or work, again */

@@ -123,6 +123,7 @@ static void add_run(struct runs *all, unsigned policy, unsigned prefills, unsign
                          .switches = o->switch_list,
                          .switch_count = o->switch_count,
                          .follows_advice = o->follows_advice,
+                         .queue = o->queue,
                          .lease_s = LEASE_S,
                          .seed = o->seed};
 }

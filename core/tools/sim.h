@@ -33,6 +33,8 @@ typedef struct bt_sim_options {
     bt_sim_switch_t switch_list[BT_SIM_SWITCHES_MAX]; /* of switches */
     unsigned switch_count;
     bool follows_advice;
+    bt_sim_queue_setup_t queue;
+    double queue_timeout_s, queue_aging_s;
     unsigned prefills, decodes, engines, concurrency, skip, requests;
     uint64_t seed;
     double event_delay_ms, speed;

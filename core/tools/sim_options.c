@@ -46,6 +46,14 @@ void bt_sim_tool_help(bt_text_t *out)
         "  --switch WHO@AT,...    engines that take the other role at AT, when they are idle: p1, "
         "d0\n"
         "  --switch-auto          roles by the gateway's own advice, as its --role-switch-auto\n"
+        "Queue, as the gateway's: before the pool, by the policy's enqueue hook\n"
+        "  --max-concurrent-requests N\n"
+        "                         so many run at once (no limit)\n"
+        "  --queue-size N         above them so many wait; others are refused (0)\n"
+        "  --queue-timeout-secs S so long at most; refused at once where the predicted wait is "
+        "longer (60)\n"
+        "  --queue-aging-secs S   a class whose oldest has waited so long gets a token of five "
+        "from those above (30; 0 = never)\n"
         "Answer\n"
         "  --ttft-slo-ms T, --tpot-slo-ms T\n"
         "                         what a good request keeps (2000, 100)\n"
@@ -67,7 +75,7 @@ void bt_sim_tool_help(bt_text_t *out)
         "breakers and health checks. What\n"
         "is not: preemption (answers are admitted whole), the gateway's "
         "own "
-        "time. Of hooks, enqueue, recompute and what waits for a host or "
+        "time. Of hooks, recompute and what waits for a host or "
         "the store are not served.\n\n"
         "Exit status: 0 done, 1 a run failed or nothing could be written, 2 a wrong command line, "
         "policy, trace or model.\n\n"
@@ -152,6 +160,10 @@ static const bt_tool_flag_t flags[] = {
     TEXT("--fail", fail),
     TEXT("--switch", switches),
     SWITCH("--switch-auto", follows_advice),
+    COUNT("--max-concurrent-requests", queue.places, 1, 1000000),
+    COUNT("--queue-size", queue.size, 0, 1000000),
+    NUMBER("--queue-timeout-secs", queue_timeout_s, 0.001, 1e6),
+    NUMBER("--queue-aging-secs", queue_aging_s, 0, 1e6),
     SWITCH("--json", is_json)};
 static const bt_tool_syntax_t syntax = {"sim", flags, sizeof flags / sizeof flags[0], read_word};
 
@@ -167,6 +179,16 @@ static int check_changes(bt_sim_options_t *o)
         rc = bt_sim_switches_read(o->switches, o->prefills, o->decodes, o->switch_list,
                                   &o->switch_count, err, sizeof err);
     return rc < 0 ? refuse("%s", err) : 0;
+}
+
+static int check_queue(bt_sim_options_t *o)
+{
+    if (o->queue.places == 0 && o->queue.size > 0)
+        return refuse("--queue-size: for how many places do they wait? "
+                      "--max-concurrent-requests N");
+    o->queue.timeout_ms = (uint64_t) (o->queue_timeout_s * 1000);
+    o->queue.aging_ms = (uint64_t) (o->queue_aging_s * 1000);
+    return 0;
 }
 
 static int check(bt_sim_options_t *o)
@@ -194,7 +216,8 @@ static int check(bt_sim_options_t *o)
         o->prefills = o->prefills > 0 ? o->prefills : 2;
         o->decodes = o->decodes > 0 ? o->decodes : 2;
     }
-    return check_changes(o);
+    const int status = check_queue(o);
+    return status != 0 ? status : check_changes(o);
 }
 
 int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv)
@@ -204,6 +227,8 @@ int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv)
                             .event_delay_ms = 10,
                             .speed = 1,
                             .seed = 1,
+                            .queue_timeout_s = 60,
+                            .queue_aging_s = 30,
                             .slo = {.ttft_ms = 2000, .tpot_ms = 100}};
     o->advises = argc > 0 && strcmp(argv[0], "advise") == 0;
     const int first = o->advises || (argc > 0 && strcmp(argv[0], "compare") == 0);

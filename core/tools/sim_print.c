@@ -87,6 +87,36 @@ static void print_failures(const bt_sim_options_t *o, const bt_sim_trace_t *trac
     }
 }
 
+/* 0 of nobody. */
+static double mean(double sum, unsigned count)
+{
+    return count > 0 ? sum / count : 0;
+}
+
+static bool is_used(const bt_sim_class_result_t *c)
+{
+    unsigned n = c->at_once;
+
+    for (unsigned end = 0; end < BT_QUEUE_ENDS; end++)
+        n += c->ends[end];
+    return n > 0;
+}
+
+static void print_queue(const bt_sim_row_t *row)
+{
+    for (unsigned i = 0; i < BT_FAIR_CLASSES; i++) {
+        const bt_sim_class_result_t *c = &row->outcome->classes[i];
+        if (is_used(c))
+            printf("%s, queue, class %s: %u at once; %u waited, %.2f s on average, %.2f at most, "
+                   "predicted to %.2f s; refused: %u full, %u put out, %u too long, %u timed out\n",
+                   row->outcome->label, bt_fair_class_name((enum bt_fair_class) i), c->at_once,
+                   c->ends[BT_QUEUE_CALLED], mean(c->waited_s, c->ends[BT_QUEUE_CALLED]), c->most_s,
+                   mean(c->error_s, c->predicted), c->ends[BT_QUEUE_FULL],
+                   c->ends[BT_QUEUE_PUT_OUT], c->ends[BT_QUEUE_TOO_LONG],
+                   c->ends[BT_QUEUE_TIMEOUT]);
+    }
+}
+
 static const struct measure {
     enum bt_sim_measure measure;
     const char *name, *unit;
@@ -180,6 +210,8 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
     for (unsigned i = 0; i < count; i++)
         print_switches(&rows[i]);
     for (unsigned i = 0; i < count; i++)
+        print_queue(&rows[i]);
+    for (unsigned i = 0; i < count; i++)
         if (rows[i].outcome->policy_errors > 0)
             printf("%s failed in %llu plans, the least loaded served them: %s\n",
                    rows[i].outcome->label, (unsigned long long) rows[i].outcome->policy_errors,
@@ -244,6 +276,28 @@ static void put_switches(bt_text_t *out, const bt_sim_outcome_t *run)
     bt_text_puts(out, "]");
 }
 
+static void put_queue(bt_text_t *out, const bt_sim_outcome_t *run)
+{
+    const char *comma = "";
+
+    bt_text_puts(out, ",\"queue\":[");
+    for (unsigned i = 0; i < BT_FAIR_CLASSES; i++) {
+        const bt_sim_class_result_t *c = &run->classes[i];
+        if (!is_used(c))
+            continue;
+        bt_text_printf(out, "%s{\"class\":\"%s\",\"at_once\":%u", comma,
+                       bt_fair_class_name((enum bt_fair_class) i), c->at_once);
+        for (unsigned end = 0; end < BT_QUEUE_GONE; end++)
+            bt_text_printf(out, ",\"%s\":%u", bt_queue_end_name((enum bt_queue_end) end),
+                           c->ends[end]);
+        bt_text_printf(out, ",\"waited_s\":%.4f,\"most_s\":%.4f,\"prediction_error_s\":%.4f}",
+                       mean(c->waited_s, c->ends[BT_QUEUE_CALLED]), c->most_s,
+                       mean(c->error_s, c->predicted));
+        comma = ",";
+    }
+    bt_text_puts(out, "]");
+}
+
 static void put_ceilings(bt_text_t *out, const bt_sim_ceilings_t *c, double prompt_tokens)
 {
     bt_text_puts(out, ",\"ceilings\":[");
@@ -291,6 +345,8 @@ static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trac
         put_failures(out, o, trace, row);
     if (run->switch_count > 0)
         put_switches(out, run);
+    if (row->setup.queue.places > 0)
+        put_queue(out, run);
     bt_text_puts(out, "}\n");
 }
 

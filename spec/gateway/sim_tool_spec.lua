@@ -265,6 +265,25 @@ return { api = 2, name = "fails", version = "1.0",
     assert.matches(">least_load@1.0, 2 prefill, 2 decode, 0 alone: ", svg)
   end)
 
+  it("has the gateway's line before its pool, by the policy's enqueue", function()
+    local classes = proc.write("classes.lua", [[
+      return { api = 2, name = "classes", version = "1",
+        enqueue = function(req) return { class = req.prompt_tokens > 1500 and "low" or nil } end,
+        plan = function(_, view) return { kind = "single", worker = view.hybrid[1] } end }]])
+    local ask = { classes, "--engines", "1", "--trace", TRACE, "--max-concurrent-requests", "2", "--queue-size", "30" }
+    local row, counted, called = run(unpack(ask))[1], 0, 0
+    assert.same({ "normal", "low" }, { row.queue[1].class, row.queue[2].class })
+    for _, class in ipairs(row.queue) do
+      called = called + class.at_once + class.called
+      counted = counted + class.full + class.put_out + class.too_long + class.timeout
+    end
+    assert.equal(row.served, called)
+    assert.equal(400, called + counted)
+    assert.is_true(row.queue[2].put_out > 0 and row.queue[2].waited_s > row.queue[1].waited_s)
+    local _, text = sim(unpack(ask))
+    assert.matches("classes@%S+, queue, class low: %d+ at once; %d+ waited", text)
+  end)
+
   it("refuses what it cannot do, and names it", function()
     local bad = proc.write("bad.lua", "return { api = 2, name = \"bad\" ")
     local model = proc.write("model.lua", "return { prefil_ms = { 1, 2, 3 } }")
@@ -292,6 +311,7 @@ return { api = 2, name = "fails", version = "1.0",
       ["advise random --engines 4 --trace conversations --fail p0@10"] = "advise: %-%-fail",
       ["random --trace conversations --switch w0@10"] = "%-%-switch: w0@10: expected a prefill or decode engine",
       ["random --engines 4 --trace conversations --switch-auto"] = "%-%-switch%-auto: %-%-engines do both",
+      ["random --trace conversations --queue-size 8"] = "%-%-queue%-size: for how many places",
       ["weight=1 random --trace conversations"] = "of which policy",
     }) do
       local argv = {}

@@ -20,8 +20,7 @@
  * called and finds that they have all gone is BLOCKED, too, with its place. Where a reload has taken its pool away it plans again at once, for
  * the pool that serves its model now, or for its error.
  *
- * How long somebody will wait is predicted when it comes (queue_rate.h). A wrong prediction refuses at most while others stand before it:
- * the first in line always waits, so that the rate is measured again.
+ * Whether one may wait at all is queue_join.c's to say.
  */
 #include "dispatch/queue/queue.h"
 
@@ -33,8 +32,6 @@
 #include "dispatch/plan/policy_call.h"
 #include "dispatch/plan/request_pool.h"
 #include "dispatch/queue/queue_impl.h"
-
-#include <math.h>
 
 #define RETRY_MAX_S 3600
 #define LOOK_MS 250
@@ -108,8 +105,8 @@ static void learn(struct bt_queue_ticket *t)
     const uint64_t made = made_of(r);
 
     if (made != 0 && r->status == 200)
-        t->line->output_tokens +=
-            ((double) made / (r->task_count + !r->task_count) - t->line->output_tokens) / 16;
+        bt_queue_learn_output(&t->line->output_tokens,
+                              (double) made / (r->task_count + !r->task_count));
     if (!t->is_told_cost && made + r->prompt_tokens > t->item.cost)
         bt_fair_queue_charge(&t->line->fair, &t->item, made + r->prompt_tokens - t->item.cost);
     bt_request_trace_mark(r, BT_MARK_QUEUE, t->since_us, r->record.queue_us);
@@ -321,16 +318,13 @@ static void wait(bt_request_t *r, struct bt_queue_ticket *t, enum bt_queue_where
 
 /* ---- coming ---- */
 
-/* The answer is taken to be as long as they are lately, if it may: max_tokens is often far above what comes. */
 static uint64_t cost_of(const bt_request_t *r, double output_tokens)
 {
-    const double limit = r->intent.max_tokens != 0 ? (double) r->intent.max_tokens : output_tokens;
     const uint64_t prompts = r->intent.prompt_count + !r->intent.prompt_count;
-    double cost = (double) r->prompt_tokens;
 
-    if (bt_route_info(r->route)->generates)
-        cost += (double) prompts * r->intent.n * fmin(limit, output_tokens);
-    return (uint64_t) fmin(fmax(cost, 1), BT_FAIR_COST_MAX);
+    return bt_queue_cost(r->prompt_tokens,
+                         bt_route_info(r->route)->generates ? prompts * r->intent.n : 0,
+                         r->intent.max_tokens, output_tokens);
 }
 
 static void take_word(struct bt_queue_ticket *t, const bt_policy_queueing_t *word)
@@ -367,40 +361,6 @@ static struct bt_queue_ticket *make_ticket(bt_request_t *r)
     return t;
 }
 
-/* Room for it at the cost of who holds most: victims, the last first. The lock is held. */
-static bool make_room(struct bt_queue_ticket *t, bt_list_t *victims)
-{
-    bt_fair_queue_t *fair = &t->line->fair;
-
-    while (!bt_fair_queue_fits(fair, &t->item)) {
-        bt_fair_item_t *item = bt_fair_queue_victim(fair, &t->item);
-        if (item == NULL)
-            return false;
-        bt_fair_queue_lift(fair, item);
-        bt_list_push_front(victims, &item->link);
-    }
-    return true;
-}
-
-/* Put out for one that has got in; for one that has not, nobody is. */
-static void settle_victims(struct bt_queue_line *line, bt_list_t *victims, bool is_in)
-{
-    bt_list_t *it, *tmp;
-
-    bt_list_each (victims, it, tmp) {
-        bt_fair_item_t *item = bt_container_of(it, bt_fair_item_t, link);
-        struct bt_queue_ticket *out = bt_container_of(item, struct bt_queue_ticket, item);
-        bt_list_remove(it);
-        if (!is_in) {
-            bt_fair_queue_put_back(&line->fair, item);
-            continue;
-        }
-        bt_fair_queue_let_go(&line->fair, item);
-        count_end(out, BT_QUEUE_PUT_OUT);
-        bt_queue_line_call(out, PUT_OUT);
-    }
-}
-
 static struct bt_record_queue *make_record(bt_request_t *r, const bt_fair_item_t *item)
 {
     struct bt_record_queue *record = bt_arena_zalloc(&r->arena, sizeof(*record));
@@ -413,19 +373,18 @@ static struct bt_record_queue *make_record(bt_request_t *r, const bt_fair_item_t
     return record;
 }
 
-static enum bt_queue_end try_line(struct bt_queue_ticket *t, bt_list_t *victims)
+/* Others have put these out. */
+static void call_victims(bt_list_t *victims)
 {
-    struct bt_queue_line *line = t->line;
+    bt_list_t *it, *tmp;
 
-    if (!make_room(t, victims) || bt_fair_queue_push(&line->fair, &t->item, bt_clock_ms()) < 0)
-        return BT_QUEUE_FULL;
-    bt_fair_queue_ahead(&line->fair, &t->item, &t->record->ahead);
-    t->record->predicted_ms = bt_queue_rate_predict_ms(&line->rate, t->record->ahead.cost);
-    t->record->has_prediction = t->record->predicted_ms != 0;
-    if (t->record->ahead.cost == 0 || t->record->predicted_ms <= t->timeout_ms)
-        return BT_QUEUE_CALLED;
-    bt_fair_queue_remove(&line->fair, &t->item);
-    return BT_QUEUE_TOO_LONG;
+    bt_list_each (victims, it, tmp) {
+        bt_fair_item_t *item = bt_container_of(it, bt_fair_item_t, link);
+        struct bt_queue_ticket *out = bt_container_of(item, struct bt_queue_ticket, item);
+        bt_list_remove(it);
+        count_end(out, BT_QUEUE_PUT_OUT);
+        bt_queue_line_call(out, PUT_OUT);
+    }
 }
 
 /* The lock is held. Where it does not wait t->where stays NOWHERE. */
@@ -433,15 +392,15 @@ static enum bt_queue_end stand_in_line(bt_request_t *r, struct bt_queue_ticket *
 {
     struct bt_queue_line *line = t->line;
     const bool was_empty = line->fair.load.count == 0;
-    bt_list_t victims;
+    bt_queue_join_t join;
 
-    bt_list_init(&victims);
     t->record = make_record(r, &t->item);
-    const enum bt_queue_end end = try_line(t, &victims);
-    settle_victims(line, &victims, end == BT_QUEUE_CALLED);
-    if (end == BT_QUEUE_FULL)
-        t->record->predicted_ms =
-            bt_queue_rate_predict_ms(&line->rate, line->fair.rows[t->item.klass].load.cost);
+    const enum bt_queue_end end =
+        bt_queue_join(&line->fair, &line->rate, &t->item, t->timeout_ms, bt_clock_ms(), &join);
+    call_victims(&join.victims);
+    t->record->ahead = join.ahead;
+    t->record->predicted_ms = join.predicted_ms;
+    t->record->has_prediction = end != BT_QUEUE_FULL && join.predicted_ms != 0;
     if (end != BT_QUEUE_CALLED)
         return end;
     if (was_empty)

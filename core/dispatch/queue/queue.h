@@ -10,24 +10,12 @@
 #ifndef BT_DISPATCH_QUEUE_QUEUE_H
 #define BT_DISPATCH_QUEUE_QUEUE_H
 
-#include "dispatch/queue/fair_queue.h"
+#include "dispatch/queue/queue_join.h"
 #include "dispatch/state/request_state.h"
 
 /* Of config: queue_* and max_concurrent; its weights are borrowed. NULL: no memory. */
 struct bt_queues *bt_queues_new(const bt_dispatch_config_t *config);
 void bt_queues_free(struct bt_queues *q); /* nobody is in it; NULL is fine */
-
-/* What became of those that came to wait. */
-enum bt_queue_end {
-    BT_QUEUE_CALLED,
-    BT_QUEUE_FULL,
-    BT_QUEUE_PUT_OUT,
-    BT_QUEUE_TOO_LONG,
-    BT_QUEUE_TIMEOUT,
-    BT_QUEUE_GONE,
-    BT_QUEUE_ENDS
-};
-const char *bt_queue_end_name(enum bt_queue_end end);
 
 /* For the metrics: each pool that has had a request. cb asks nothing of q; facts are borrowed. */
 typedef struct bt_queue_facts {

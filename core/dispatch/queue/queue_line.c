@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#define OUTPUT_TOKENS_START 256 /* of an answer without max_tokens, until some have ended */
-
 /* ---- life ---- */
 
 struct bt_queues *bt_queues_new(const bt_dispatch_config_t *config)
@@ -60,19 +58,13 @@ struct bt_queue_line *bt_queue_line_find(struct bt_queues *q, const char *pool)
     }
     bt_fair_queue_init(&line->fair, q->size, q->max_bytes, q->aging_ms);
     bt_list_init(&line->blocked);
-    line->output_tokens = OUTPUT_TOKENS_START;
+    line->output_tokens = BT_QUEUE_OUTPUT_START;
     line->next = q->lines;
     q->lines = line;
     return line;
 }
 
 /* ---- for the metrics ---- */
-
-const char *bt_queue_end_name(enum bt_queue_end end)
-{
-    static const char *const names[] = {"called", "full", "put_out", "too_long", "timeout", "gone"};
-    return names[end];
-}
 
 void bt_queues_each(struct bt_queues *q, bt_queues_cb cb, void *user)
 {

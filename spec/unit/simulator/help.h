@@ -28,7 +28,7 @@ static uint64_t blocks[256];
 static bt_sim_trace_t trace;
 
 static char policy_file[] = "/tmp/failure_test_XXXXXX.lua";
-static const char policy_text[] =
+static const char *policy_text =
     "return { api = 2, name = \"first\", version = \"1\", plan = function(_, view)\n"
     "  if #view.prefill == 0 then return { kind = \"single\", worker = view.hybrid[1] } end\n"
     "  return { prefill = view.prefill[1], decode = view.decode[1] }\n"
