@@ -165,7 +165,8 @@ static void finish(bt_sim_run_t *r, bt_sim_flight_t *f)
     if (job->request->output > 1)
         bt_worker_note_tpot(r->workers[job->decode], (uint64_t) ((double) result->tpot_ms * 1000));
     count_answer(r->workers[job->decode], job);
-    f->decode.load.tokens += job->steps; /* what the engine's steps have added to the total */
+    f->decode.load.tokens +=
+        job->made + job->steps; /* what the engine's steps have added to the total */
     settle_well(&f->prefill);
     settle_well(&f->decode);
     tell(r, f, result);
@@ -198,8 +199,9 @@ static void start(bt_sim_run_t *r, bt_sim_flight_t *f)
     f->attempts++;
     f->stage = BT_SIM_PROMPT;
     job->cached = job->left = job->moved = 0;
-    job->is_held = false;
-    job->last_step = 0;
+    job->is_held = job->is_again = false;
+    job->answer_rooms = job->made = 0;
+    job->last_step = job->joined = 0;
     job->steps = job->request->output - (is_alone(job) ? 1 : 0);
     if (r->watches[job->prefill].is_dead) {
         bt_sim_refused(r, f, job->prefill);

@@ -19,6 +19,15 @@ void bt_sim_queue_push(bt_sim_queue_t *q, bt_sim_job_t *job)
     q->count++;
 }
 
+void bt_sim_queue_push_front(bt_sim_queue_t *q, bt_sim_job_t *job)
+{
+    job->next = q->first;
+    if (q->first == NULL)
+        q->last = &job->next;
+    q->first = job;
+    q->count++;
+}
+
 bt_sim_job_t *bt_sim_queue_take(bt_sim_queue_t *q)
 {
     bt_sim_job_t *job = q->first;
@@ -55,9 +64,10 @@ static void empty_queues(bt_sim_engine_t *e)
         bt_sim_queue_init(queues[i]);
 }
 
-int bt_sim_engine_init(bt_sim_engine_t *e, const bt_sim_model_t *model, const bt_sim_trace_t *trace)
+int bt_sim_engine_init(bt_sim_engine_t *e, const bt_sim_model_t *model, const bt_sim_trace_t *trace,
+                       bool preempts)
 {
-    *e = (bt_sim_engine_t){.model = model, .trace = trace};
+    *e = (bt_sim_engine_t){.model = model, .trace = trace, .preempts = preempts};
     empty_queues(e);
     e->running_cap = (unsigned) model->max_seqs;
     e->running = calloc(e->running_cap, sizeof(bt_sim_job_t *));
@@ -86,7 +96,7 @@ void bt_sim_engine_reset(bt_sim_engine_t *e)
 
 uint64_t bt_sim_engine_made(const bt_sim_engine_t *e, const bt_sim_job_t *job)
 {
-    return job->last_step > 0 ? job->steps - (job->last_step - e->step) : 0;
+    return job->made + (job->last_step > 0 ? job->steps - (job->last_step - e->step) : 0);
 }
 
 /* ---- answers that run: a heap, the first to end on top ---- */
@@ -100,11 +110,12 @@ static void sift_up(bt_sim_engine_t *e, unsigned at)
     e->running[at] = job;
 }
 
-static bt_sim_job_t *take_top(bt_sim_engine_t *e)
+static bt_sim_job_t *take(bt_sim_engine_t *e, unsigned at)
 {
-    bt_sim_job_t *top = e->running[0], *job = e->running[--e->running_count];
-    unsigned at = 0;
+    bt_sim_job_t *taken = e->running[at], *job = e->running[--e->running_count];
 
+    if (at == e->running_count)
+        return taken;
     for (;;) {
         unsigned child = 2 * at + 1;
         if (child >= e->running_count)
@@ -118,14 +129,16 @@ static bt_sim_job_t *take_top(bt_sim_engine_t *e)
         at = child;
     }
     e->running[at] = job;
-    return top;
+    sift_up(e, at);
+    return taken;
 }
 
 static void run(bt_sim_engine_t *e, bt_sim_job_t *job)
 {
     job->last_step = e->step + job->steps;
+    job->joined = ++e->joins;
     e->running[e->running_count++] = job;
-    e->running_tokens += job->request->input;
+    e->running_tokens += (double) job->request->input + job->made;
     sift_up(e, e->running_count - 1);
 }
 
@@ -136,11 +149,18 @@ static uint32_t blocks_of(const bt_sim_engine_t *e, uint64_t tokens)
     return (uint32_t) ((tokens + e->trace->block_tokens - 1) / e->trace->block_tokens);
 }
 
-/* What it needs beside the blocks that are known by id: a prompt's partial end, and an answer where it is made. */
-static uint32_t rooms_of(const bt_sim_engine_t *e, const bt_sim_request_t *r, bool answers)
+/* What it needs beside the blocks that are known by id: a prompt's partial end, and so much of its answer. */
+static uint32_t rooms_of(const bt_sim_engine_t *e, const bt_sim_request_t *r, uint32_t answer)
 {
-    return blocks_of(e, (uint64_t) r->input + (answers ? r->output : 0)) -
-           bt_sim_whole_blocks(e->trace, r);
+    return blocks_of(e, (uint64_t) r->input + answer) - bt_sim_whole_blocks(e->trace, r);
+}
+
+/* For an answer that is made here, as it comes. */
+static uint32_t answer_rooms(const bt_sim_engine_t *e, const bt_sim_job_t *job)
+{
+    const uint32_t answer = e->preempts ? job->made : job->request->output;
+
+    return rooms_of(e, job->request, answer) - rooms_of(e, job->request, 0);
 }
 
 bool bt_sim_engine_fits(const bt_sim_engine_t *e, const bt_sim_request_t *r, bool answers)
@@ -154,12 +174,20 @@ static bool hold_prompt(bt_sim_engine_t *e, bt_sim_job_t *job)
     const uint64_t *blocks = bt_sim_blocks(e->trace, r);
     const uint32_t whole = bt_sim_whole_blocks(e->trace, r);
     const uint32_t matched = bt_sim_kv_match(&e->kv, blocks, bt_sim_findable_blocks(e->trace, r));
+    const uint32_t cached = matched * e->trace->block_tokens;
+    const bool answers = job->prefill == job->decode || job->is_again;
+    const uint32_t rooms = answers ? answer_rooms(e, job) : 0;
 
-    if (!bt_sim_kv_hold(&e->kv, blocks, whole, rooms_of(e, r, job->prefill == job->decode)))
+    if (!bt_sim_kv_hold(&e->kv, blocks, whole, rooms_of(e, r, 0) + rooms))
         return false;
     job->is_held = true;
-    job->cached = matched * e->trace->block_tokens;
-    job->left = r->input - job->cached;
+    job->answer_rooms = rooms;
+    job->left = r->input - cached + job->made;
+    if (job->is_again) {
+        e->recomputed_tokens += job->left;
+        return true;
+    }
+    job->cached = cached;
     e->prompt_tokens += r->input;
     e->cached_tokens += job->cached;
     return true;
@@ -170,25 +198,27 @@ void bt_sim_engine_let_go(bt_sim_engine_t *e, const bt_sim_job_t *job, bool answ
     const bt_sim_request_t *r = job->request;
 
     bt_sim_kv_let_go(&e->kv, bt_sim_blocks(e->trace, r), bt_sim_whole_blocks(e->trace, r),
-                     rooms_of(e, r, answers));
+                     rooms_of(e, r, 0) + (answers ? job->answer_rooms : 0));
 }
 
 /* KV that comes from elsewhere is a prefix here too, once it has come, and what is here already does not come. */
 bt_sim_job_t *bt_sim_engine_admit(bt_sim_engine_t *e)
 {
-    const bt_sim_job_t *first = e->awaited.first;
+    bt_sim_job_t *first = e->awaited.first;
+    const bt_sim_job_t *before = e->prompts.first;
 
-    if (first == NULL)
+    if (first == NULL || (before != NULL && before->is_again && !before->is_held))
         return NULL;
     const uint64_t *blocks = bt_sim_blocks(e->trace, first->request);
     const uint32_t whole = bt_sim_whole_blocks(e->trace, first->request);
+    const uint32_t rooms = answer_rooms(e, first);
     const uint32_t matched =
         bt_sim_kv_match(&e->kv, blocks, bt_sim_findable_blocks(e->trace, first->request));
-    if (!bt_sim_kv_expect(&e->kv, blocks, whole, rooms_of(e, first->request, true)))
+    if (!bt_sim_kv_expect(&e->kv, blocks, whole, rooms_of(e, first->request, 0) + rooms))
         return NULL;
-    bt_sim_job_t *job = bt_sim_queue_take(&e->awaited);
-    job->moved = job->request->input - matched * e->trace->block_tokens;
-    return job;
+    first->answer_rooms = rooms;
+    first->moved = first->request->input - matched * e->trace->block_tokens;
+    return bt_sim_queue_take(&e->awaited);
 }
 
 void bt_sim_engine_arrived(bt_sim_engine_t *e, bt_sim_job_t *job)
@@ -203,17 +233,84 @@ double bt_sim_engine_kv_used(const bt_sim_engine_t *e)
     return (double) (e->kv.held + e->kv.rooms) / e->kv.capacity;
 }
 
+/* ---- preempted ---- */
+
+static void preempt(bt_sim_engine_t *e, bt_sim_job_t *job)
+{
+    bt_sim_engine_let_go(e, job, true);
+    job->answer_rooms = 0;
+    job->is_held = false;
+    job->is_again = true;
+    e->preempted++;
+}
+
+static void preempt_running(bt_sim_engine_t *e, unsigned at)
+{
+    bt_sim_job_t *job = take(e, at);
+    const uint32_t made = (uint32_t) bt_sim_engine_made(e, job);
+
+    for (unsigned i = 0; i < e->begun_count; i++)
+        if (e->begun[i] == job)
+            e->begun[i--] = e->begun[--e->begun_count];
+    e->running_tokens -= (double) job->request->input + made;
+    job->steps -= made - job->made;
+    job->made = made;
+    job->last_step = 0;
+    preempt(e, job);
+    bt_sim_queue_push_front(&e->prompts, job);
+}
+
+/* Who was admitted last: a prompt, else an answer. */
+static void preempt_youngest(bt_sim_engine_t *e)
+{
+    bt_sim_job_t *held = NULL;
+    unsigned youngest = 0;
+
+    for (bt_sim_job_t *job = e->prompts.first; job != NULL; job = job->next)
+        held = job->is_held ? job : held;
+    if (held != NULL) {
+        preempt(e, held);
+        return;
+    }
+    for (unsigned i = 1; i < e->running_count; i++)
+        if (e->running[i]->joined > e->running[youngest]->joined)
+            youngest = i;
+    preempt_running(e, youngest);
+}
+
+/* Room for the token that each of them makes in this step. */
+static bool find_rooms(bt_sim_engine_t *e)
+{
+    const uint64_t preempted = e->preempted;
+
+    for (unsigned i = 0; i < e->running_count;) {
+        bt_sim_job_t *job = e->running[i];
+        const uint32_t answer = (uint32_t) bt_sim_engine_made(e, job) + 1;
+        if (rooms_of(e, job->request, answer) <= rooms_of(e, job->request, 0) + job->answer_rooms) {
+            i++;
+        } else if (bt_sim_kv_hold(&e->kv, NULL, 0, 1)) {
+            job->answer_rooms++;
+            i++;
+        } else {
+            preempt_youngest(e);
+            i = 0; /* the heap has changed */
+        }
+    }
+    return e->preempted > preempted;
+}
+
 /* ---- steps ---- */
 
 /* Chunks, first come first served; who does not fit keeps those behind from passing. */
-static uint32_t take_chunks(bt_sim_engine_t *e)
+static uint32_t take_chunks(bt_sim_engine_t *e, bool is_short)
 {
     const double most = e->model->max_batched_tokens - e->running_count;
     uint32_t budget = most > 0 ? (uint32_t) most : 0, taken = 0;
     unsigned seqs = e->running_count;
 
     for (bt_sim_job_t *job = e->prompts.first; job != NULL && taken < budget; job = job->next) {
-        if (seqs++ >= (unsigned) e->model->max_seqs || (!job->is_held && !hold_prompt(e, job)))
+        if (seqs++ >= (unsigned) e->model->max_seqs ||
+            (!job->is_held && (is_short || !hold_prompt(e, job))))
             break;
         const uint32_t chunk = job->left < budget - taken ? job->left : budget - taken;
         job->left -= chunk;
@@ -222,14 +319,24 @@ static uint32_t take_chunks(bt_sim_engine_t *e)
     return taken;
 }
 
-bool bt_sim_engine_begin_step(bt_sim_engine_t *e)
+static void join(bt_sim_engine_t *e)
 {
     while (e->joining.first != NULL && e->running_count < e->running_cap) {
         bt_sim_job_t *job = bt_sim_queue_take(&e->joining);
         run(e, job);
         e->begun[e->begun_count++] = job;
     }
-    e->step_prefill_tokens = take_chunks(e);
+}
+
+bool bt_sim_engine_begin_step(bt_sim_engine_t *e)
+{
+    bool is_short;
+
+    do {
+        join(e);
+        is_short = e->preempts && find_rooms(e);
+    } while (e->running_count == 0 && e->joining.first != NULL); /* they hold what others lacked */
+    e->step_prefill_tokens = take_chunks(e, is_short);
     e->is_stepping = e->step_prefill_tokens > 0 || e->running_count > 0;
     e->step_s = e->is_stepping ? bt_sim_step_ms(e->model, e->step_prefill_tokens, e->running_count,
                                                 e->running_tokens) /
@@ -243,7 +350,7 @@ static void end_prompts(bt_sim_engine_t *e)
 {
     while (e->prompts.first != NULL && e->prompts.first->is_held && e->prompts.first->left == 0) {
         bt_sim_job_t *job = bt_sim_queue_take(&e->prompts);
-        bt_sim_queue_push(&e->prefilled, job);
+        bt_sim_queue_push(job->joined > 0 ? &e->joining : &e->prefilled, job);
     }
 }
 
@@ -258,8 +365,8 @@ void bt_sim_engine_end_step(bt_sim_engine_t *e, double now_s)
     e->step++;
     e->running_tokens += e->running_count;
     while (e->running_count > 0 && e->running[0]->last_step <= e->step) {
-        bt_sim_job_t *job = take_top(e);
-        e->running_tokens -= (double) job->request->input + job->steps;
+        bt_sim_job_t *job = take(e, 0);
+        e->running_tokens -= (double) job->request->input + job->made + job->steps;
         bt_sim_engine_let_go(e, job, true);
         bt_sim_queue_push(&e->finished, job);
     }

@@ -4,8 +4,9 @@
  * Life:  init -> (add_prefill | add_decode, begin_step -> end_step)* -> fini.
  * Flow:  prompts wait in order. A step takes chunks of prompts until its tokens are used up, and a token of each answer, as continuous
  *        batching with chunked prefill does (vLLM, SGLang). A prompt is admitted when its blocks and, where it is answered here, the room
- *        for its whole answer fit: so nobody is preempted, which real engines do when they have promised too much.
- * Cost:  a step costs O(prompts in it + answers that end in it), not O(answers running).
+ *        for its whole answer fit: so nobody is preempted. If the engine preempts, an answer finds its room block by block, as in vLLM's v1:
+ *        where there is none the youngest loses what it has, and is computed again, its answer so far included, before anybody new.
+ * Cost:  a step costs O(prompts in it + answers that end in it); if the engine preempts, O(answers running).
  */
 #ifndef BT_SIMULATOR_ENGINE_H
 #define BT_SIMULATOR_ENGINE_H
@@ -21,7 +22,11 @@ typedef struct bt_sim_job {  /* a request on its way */
     uint32_t cached, left;    /* prompt tokens found, and still to be computed */
     uint32_t moved;           /* prompt tokens whose KV decode did not have */
     bool is_held;             /* it has its blocks */
-    uint32_t steps;           /* of decode, that its answer takes */
+    bool is_again;            /* it was preempted */
+    uint32_t answer_rooms;    /* blocks that it has beyond its prompt's */
+    uint32_t made;            /* of its answer, until it was preempted last */
+    uint32_t steps;           /* of decode, that its answer takes from then on */
+    uint64_t joined;          /* the engine's joins then; 0 = it has not run yet */
     uint64_t last_step;       /* with which it ends; 0: it does not run yet */
     double came_s, first_s;
 } bt_sim_job_t;
@@ -32,6 +37,7 @@ typedef struct bt_sim_queue {
 } bt_sim_queue_t;
 void bt_sim_queue_init(bt_sim_queue_t *q);
 void bt_sim_queue_push(bt_sim_queue_t *q, bt_sim_job_t *job);
+void bt_sim_queue_push_front(bt_sim_queue_t *q, bt_sim_job_t *job);
 bt_sim_job_t *bt_sim_queue_take(bt_sim_queue_t *q);                   /* NULL: it is empty */
 void bt_sim_queue_remove(bt_sim_queue_t *q, const bt_sim_job_t *job); /* not in it: nothing */
 
@@ -46,7 +52,7 @@ typedef struct bt_sim_engine {
     bt_sim_job_t **begun;   /* of these, who joined for this step */
     unsigned running_count, running_cap, begun_count;
     double running_tokens; /* of their KV */
-    uint64_t step;
+    uint64_t step, joins;
     bool is_stepping;
     double step_s; /* the running one's length */
     uint32_t step_prefill_tokens;
@@ -54,10 +60,12 @@ typedef struct bt_sim_engine {
     bt_sim_queue_t prefilled, finished;
     double busy_s, link_free_s;
     uint64_t prompt_tokens, cached_tokens; /* of prompts that it has computed */
+    bool preempts;
+    uint64_t preempted, recomputed_tokens;
 } bt_sim_engine_t;
 
-int bt_sim_engine_init(bt_sim_engine_t *e, const bt_sim_model_t *model,
-                       const bt_sim_trace_t *trace);
+int bt_sim_engine_init(bt_sim_engine_t *e, const bt_sim_model_t *model, const bt_sim_trace_t *trace,
+                       bool preempts);
 void bt_sim_engine_fini(bt_sim_engine_t *e);
 /* Its process ends: who was in it is in it no more, and what it kept is gone. What it has done stays counted. */
 void bt_sim_engine_reset(bt_sim_engine_t *e);

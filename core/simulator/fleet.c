@@ -116,7 +116,8 @@ static int make_engines(bt_sim_run_t *r, unsigned total)
     int rc = 0;
 
     for (; rc == 0 && r->count < total; r->count++) {
-        rc = bt_sim_engine_init(&r->engines[r->count], r->setup->model, r->setup->trace);
+        rc = bt_sim_engine_init(&r->engines[r->count], r->setup->model, r->setup->trace,
+                                r->setup->preempts);
         if (rc == 0 && r->setup->is_exact)
             (void) bt_sim_feed_listen(&r->feed, r->count, &r->engines[r->count].kv);
     }

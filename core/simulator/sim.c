@@ -154,6 +154,8 @@ static void note_engines(bt_sim_run_t *r)
         out->busy_s = (float) r->engines[i].busy_s;
         out->prompt_tokens = r->engines[i].prompt_tokens;
         out->cached_tokens = r->engines[i].cached_tokens;
+        out->preempted = r->engines[i].preempted;
+        out->recomputed_tokens = r->engines[i].recomputed_tokens;
         out->forgotten_blocks = r->engines[i].kv.forgotten;
     }
     r->out->virtual_s = r->end_s;

@@ -55,6 +55,7 @@ typedef struct bt_sim_setup {
     unsigned hybrids;
     unsigned
         concurrency; /* so many requests at once, whatever the trace's times say; 0 = by its times */
+    bool preempts;   /* answers are admitted without room for what they will add */
     bool is_exact;   /* prefixes are what engines tell, else what they were sent */
     double event_delay_s;             /* of what they tell */
     const bt_sim_failure_t *failures; /* by time */
@@ -63,7 +64,7 @@ typedef struct bt_sim_setup {
     unsigned switch_count;
     bool follows_advice; /* switches roles by itself, as --role-switch-auto */
     bt_sim_queue_setup_t queue;
-    double lease_s;      /* for which a prefill keeps KV that nobody fetches */
+    double lease_s; /* for which a prefill keeps KV that nobody fetches */
     uint64_t seed;
 } bt_sim_setup_t;
 
@@ -89,6 +90,7 @@ typedef struct bt_sim_engine_result {
     char name[16];
     float busy_s;
     uint64_t prompt_tokens, cached_tokens, forgotten_blocks;
+    uint64_t preempted, recomputed_tokens;
 } bt_sim_engine_result_t;
 
 typedef struct bt_sim_switch_result {

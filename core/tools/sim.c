@@ -116,6 +116,7 @@ static void add_run(struct runs *all, unsigned policy, unsigned prefills, unsign
                          .decodes = decodes,
                          .hybrids = hybrids,
                          .concurrency = o->concurrency,
+                         .preempts = o->preempts,
                          .is_exact = o->prefix_index == BT_SIM_INDEX_EXACT,
                          .event_delay_s = o->event_delay_ms / 1000,
                          .failures = o->failures,

@@ -25,7 +25,7 @@ enum bt_sim_index { BT_SIM_INDEX_EXACT, BT_SIM_INDEX_APPROXIMATE };
 typedef struct bt_sim_options {
     bt_replay_policy_t policies[BT_SIM_POLICIES_MAX];
     unsigned policy_count;
-    bool advises, is_json;
+    bool advises, is_json, preempts;
     const char *trace, *model, *plot, *fail, *switches;
     enum bt_sim_index prefix_index;
     bt_sim_failure_t failures[BT_SIM_FAILURES_MAX]; /* of fail */

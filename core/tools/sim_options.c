@@ -36,6 +36,10 @@ void bt_sim_tool_help(bt_text_t *out)
         "  --prefix-index I       exact: policies know what engines hold, by their events; "
         "approximate: what they were sent (exact)\n"
         "  --event-delay-ms T     events are known so late (10)\n"
+        "  --preempt              answers are admitted without room for what they will add, as by "
+        "vLLM's v1; where KV runs out the\n"
+        "                         youngest is computed again (else who is admitted has room for "
+        "all)\n"
         "  --fail WHO@FROM[-UNTIL],...\n"
         "                         engines whose process ends at FROM, in seconds, and is back at "
         "UNTIL "
@@ -73,9 +77,7 @@ void bt_sim_tool_help(bt_text_t *out)
         "or kept until its lease ends, the gateway's retries (3 attempts, none once a token is "
         "out), "
         "breakers and health checks. What\n"
-        "is not: preemption (answers are admitted whole), the gateway's "
-        "own "
-        "time. Of hooks, recompute and what waits for a host or "
+        "is not: the gateway's own time. Of hooks, recompute and what waits for a host or "
         "the store are not served.\n\n"
         "Exit status: 0 done, 1 a run failed or nothing could be written, 2 a wrong command line, "
         "policy, trace or model.\n\n"
@@ -157,6 +159,7 @@ static const bt_tool_flag_t flags[] = {
     BT_TOOL_OPTION("--prefix-index", bt_sim_options_t, prefix_index, .kind = BT_OPTION_WORD,
                    .words = indexes),
     NUMBER("--event-delay-ms", event_delay_ms, 0, 1e6),
+    SWITCH("--preempt", preempts),
     TEXT("--fail", fail),
     TEXT("--switch", switches),
     SWITCH("--switch-auto", follows_advice),

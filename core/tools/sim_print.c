@@ -87,6 +87,14 @@ static void print_failures(const bt_sim_options_t *o, const bt_sim_trace_t *trac
     }
 }
 
+static void sum_preempted(const bt_sim_outcome_t *run, uint64_t *times, uint64_t *tokens)
+{
+    for (unsigned i = 0; i < run->engine_count; i++) {
+        *times += run->engines[i].preempted;
+        *tokens += run->engines[i].recomputed_tokens;
+    }
+}
+
 /* 0 of nobody. */
 static double mean(double sum, unsigned count)
 {
@@ -115,6 +123,16 @@ static void print_queue(const bt_sim_row_t *row)
                    c->ends[BT_QUEUE_PUT_OUT], c->ends[BT_QUEUE_TOO_LONG],
                    c->ends[BT_QUEUE_TIMEOUT]);
     }
+}
+
+static void print_preempted(const bt_sim_row_t *row)
+{
+    uint64_t times = 0, tokens = 0;
+
+    sum_preempted(row->outcome, &times, &tokens);
+    if (times > 0)
+        printf("%s: preempted %llu times, %llu tokens computed again\n", row->outcome->label,
+               (unsigned long long) times, (unsigned long long) tokens);
 }
 
 static const struct measure {
@@ -211,6 +229,8 @@ static void print_table(const bt_sim_options_t *o, const bt_sim_model_t *model,
         print_switches(&rows[i]);
     for (unsigned i = 0; i < count; i++)
         print_queue(&rows[i]);
+    for (unsigned i = 0; i < count; i++)
+        print_preempted(&rows[i]);
     for (unsigned i = 0; i < count; i++)
         if (rows[i].outcome->policy_errors > 0)
             printf("%s failed in %llu plans, the least loaded served them: %s\n",
@@ -313,6 +333,7 @@ static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trac
 {
     const bt_sim_summary_t *s = &row->summary;
     const bt_sim_outcome_t *run = row->outcome;
+    uint64_t preempted = 0, recomputed = 0;
 
     bt_text_puts(out, "{\"policy\":");
     bt_text_json_str(out, bt_str(run->label));
@@ -345,6 +366,9 @@ static void put_run(bt_text_t *out, const bt_sim_options_t *o, const bt_sim_trac
         put_failures(out, o, trace, row);
     if (run->switch_count > 0)
         put_switches(out, run);
+    sum_preempted(run, &preempted, &recomputed);
+    bt_text_printf(out, ",\"preempted\":%llu,\"recomputed_tokens\":%llu",
+                   (unsigned long long) preempted, (unsigned long long) recomputed);
     if (row->setup.queue.places > 0)
         put_queue(out, run);
     bt_text_puts(out, "}\n");

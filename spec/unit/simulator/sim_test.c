@@ -55,6 +55,8 @@ static void ask(double at_s, uint32_t input, uint32_t output, uint64_t first)
         blocks[trace.block_count++] = first + b;
 }
 
+static bool preempts;
+
 static void run(unsigned prefills, unsigned decodes, unsigned hybrids)
 {
     const bt_sim_setup_t setup = {.policy = "round_robin",
@@ -63,6 +65,7 @@ static void run(unsigned prefills, unsigned decodes, unsigned hybrids)
                                   .prefills = prefills,
                                   .decodes = decodes,
                                   .hybrids = hybrids,
+                                  .preempts = preempts,
                                   .seed = 1};
 
     assert_int_equal(bt_sim_run(&setup, out), 0);
@@ -104,6 +107,48 @@ static void test_a_pair(void **state)
     run(1, 1, 0);
     near(42 + 32 + 6, (double) out->results[0].ttft_ms); /* prefill, transfer, a step */
     near(42 + 32 + 4 * 6, (double) out->results[0].total_ms);
+}
+
+/* Four blocks, and two answers that need three each in the end. */
+static void run_short_of_kv(unsigned prefills, unsigned decodes, unsigned hybrids, bool may_preempt)
+{
+    model.kv_tokens = 64;
+    preempts = may_preempt;
+    run(prefills, decodes, hybrids);
+    preempts = false;
+    model.kv_tokens = 1024;
+}
+
+static void test_the_youngest_is_preempted(void **state)
+{
+    ask(0, 16, 20, 1);
+    ask(0, 16, 20, 11);
+    run_short_of_kv(0, 0, 1, true);
+    near(26, (double) out->results[0].ttft_ms);
+    near(26 + 32, (double) out->results[1].ttft_ms); /* beside the first's first step */
+    /* Both make 15 tokens more; then the first needs its third block, and makes its last three alone. */
+    near(58 + 15 * 7 + 3 * 6, (double) out->results[0].total_ms);
+    /* The second is computed again, prompt and 15 tokens, and has 4 left. */
+    near(58 + 15 * 7 + 3 * 6 + 41 + 4 * 6, (double) out->results[1].total_ms);
+    assert_int_equal(out->engines[0].preempted, 1);
+    assert_int_equal(out->engines[0].recomputed_tokens, 31);
+    assert_int_equal(out->engines[0].prompt_tokens, 32);
+    run_short_of_kv(0, 0, 1, false); /* one after the other */
+    near(26 + 19 * 6 + 26, (double) out->results[1].ttft_ms);
+    assert_int_equal(out->engines[0].preempted, 0);
+}
+
+/* The same where prefill and decode are two: its KV comes once. */
+static void test_a_pairs_answer_is_preempted(void **state)
+{
+    ask(0, 16, 20, 1);
+    ask(0, 16, 20, 11);
+    run_short_of_kv(1, 1, 0, true);
+    assert_true(out->results[0].is_served && out->results[1].is_served);
+    assert_int_equal(out->engines[0].preempted, 0);
+    assert_int_equal(out->engines[0].prompt_tokens, 32);
+    assert_int_equal(out->engines[1].preempted, 1);
+    assert_int_equal(out->engines[1].prompt_tokens, 0);
 }
 
 static uint64_t endless(void)
@@ -200,6 +245,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_alone, begin, end),
         cmocka_unit_test_setup_teardown(test_one_token_leaves_nothing, begin, end),
         cmocka_unit_test_setup_teardown(test_a_pair, begin, end),
+        cmocka_unit_test_setup_teardown(test_the_youngest_is_preempted, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_pairs_answer_is_preempted, begin, end),
         cmocka_unit_test_setup_teardown(test_chunks_and_a_cached_beginning, begin, end),
         cmocka_unit_test_setup_teardown(test_a_batch_is_bounded, begin, end),
         cmocka_unit_test_setup_teardown(test_links_are_shared, begin, end),
