@@ -1,5 +1,6 @@
 -- What clients can make the gateway hold, and who pays when it is too much: nobody else.
 
+local clock = require("gateway.support.clock")
 local eventually = require("gateway.support.eventually")
 local faults = require("gateway.support.faults")
 local fleet = require("gateway.support.fleet")
@@ -152,7 +153,7 @@ describe("a client that holds memory", function()
   -- The large one's answer, an error at its last byte, needs all of it to be read.
   it("does not keep others waiting while a large body is read", function()
     start({ "--loops", "1" })
-    local text = '{"prompt":[' .. ("[],"):rep(20 * MIB) .. "]}"
+    local text = '{"prompt":[' .. ("[],"):rep(20 * MIB / clock.slowness()) .. "]}"
     local function is_overtaken()
       local large = begin(#text, text:sub(1, -2))
       wait_held(#text - MIB)
@@ -175,7 +176,7 @@ describe("a client that holds memory", function()
   -- Its bytes are a pool thread's until that is done with them.
   it("may leave while its large body is read", function()
     start({})
-    local text = '{"model":"sim","prompt":[' .. ("[],"):rep(10 * MIB) .. "[]]}"
+    local text = '{"model":"sim","prompt":[' .. ("[],"):rep(10 * MIB / clock.slowness()) .. "[]]}"
     for i = 1, 6 do
       local large = begin(#text, text)
       if i % 2 == 0 then
