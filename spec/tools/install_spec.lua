@@ -230,10 +230,10 @@ describe("completions", function()
   end)
 
   it("of bash offer a tool's own flags, and no other's", function()
-    for tool, has in pairs({ fleet = "--dry-run", key = "--store", replay = "--against", top = "--admin",
+    for tool, own in pairs({ fleet = "--dry-run", key = "--store", replay = "--against", top = "--admin",
       sim = "--switch-auto", ["kv-bench"] = "--shapes" }) do
       local offered = complete("baton|" .. tool .. "|--")
-      assert.truthy(("\n" .. offered):find("\n" .. has .. "\n", 1, true), tool .. ": " .. offered)
+      assert.truthy(("\n" .. offered):find("\n" .. own .. "\n", 1, true), tool .. ": " .. offered)
       for flag in offered:gmatch("%-%-[%w%-]+") do
         local _, said = shell(("%s/baton %s %s </dev/null | head -c 4096"):format(build, tool, flag))
         assert.is_nil(said:find("unknown flag", 1, true), tool .. " " .. flag .. ": " .. said)
