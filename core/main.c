@@ -144,6 +144,9 @@ static int help(int argc, const char *const *argv)
     for (size_t i = 0; argc > 0 && i < COMMAND_COUNT; i++)
         if (strcmp(argv[0], commands[i].word) == 0 && commands[i].help != NULL)
             return bt_tool_print(commands[i].help);
+    if (argc > 0 && argv[0][0] != '-')
+        return bt_tool_error(BT_TOOL_WRONG, "", "help %.100s: unknown topic; baton help lists them",
+                             argv[0]);
     return bt_tool_print(bt_help_overview);
 }
 

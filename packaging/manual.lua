@@ -164,7 +164,7 @@ local function page_of_file()
   return table.concat({
     head("baton.lua", 5, "configuration file of baton"), ".Sh DESCRIPTION\n", prose((intro:gsub("\n", " "))), "\n",
     "Mistakes are told with their place and the remedy; an unknown key is one.\n.Nm baton\n.Cm check\n" ..
-    ".Ar baton.lua\ntells them all.\nSIGHUP reads the file again; what only a restart changes is named then.\n",
+    ".Ar baton.lua\ntells the first.\nSIGHUP reads the file again; what only a restart changes is named then.\n",
     ".Sh EXAMPLES\n", literal(example), ".Sh TOP LEVEL\n", list(keys.top, item),
     ".Sh POOLS\n", "These may also stand at the top level, for all pools.\n", list(keys.pool, item),
     ".Sh LIMITS\n", list(keys.limit, item), ".Sh WORKERS\n", list(keys.worker, item), ".Sh SEE ALSO\n.Xr baton 1\n",

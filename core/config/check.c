@@ -11,6 +11,7 @@
 #include "script/native/hook_op_api.h"
 #include "script/policy/policy.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,9 +101,9 @@ static int check_policy(const struct check *check, const bt_config_pool_t *pool,
     if (ours_for(name) != NULL) /* another router's policy gets a better answer than "unknown" */
         snprintf(why, sizeof why, "%s is another router's name: use %s, or a Lua file of yours",
                  name, ours_for(name));
-    if (c->pool_count > 1)
+    if (c->file != NULL)
         return bt_err_refuse(err, err_size, "pool %s: %s: %s", pool->spec.name, keys[slot], why);
-    return bt_err_refuse(err, err_size, "%s%s: %s", c->file != NULL ? "" : "--", keys[slot], why);
+    return bt_err_refuse(err, err_size, "--%s: %s", keys[slot], why);
 }
 
 static int check_policies(const struct check *check, char *err, size_t err_size)
@@ -156,6 +157,8 @@ static int check_rules(const struct check *check, char *err, size_t err_size)
     int rc = names != NULL ? 0 : BT_E_NOMEM;
     for (unsigned i = 0; rc == 0 && i < c->pool_count; i++)
         names[i] = c->pools[i].spec.name;
+    if (rc == 0 && c->rules_file != NULL && access(c->rules_file, R_OK) != 0)
+        rc = bt_err_refuse(err, err_size, "--rules-file: %s: %s", c->rules_file, strerror(errno));
     if (rc == 0 && c->rules_file != NULL)
         rc = bt_rules_load(&rules, c->rules_file, err, err_size);
     if (rc == 0)

@@ -126,7 +126,7 @@ static int unknown_key(const cursor_t *c, const char *key, enum level level)
     offer_all(&s, level);
     const char *best = peer != NULL && !is_text ? peer->text : bt_suggest_best(&s);
     if (best == NULL)
-        return refuse_at(c, key, "unknown key");
+        return refuse_at(c, key, "unknown key; baton help file lists all");
     name_to_key(best, best_key, sizeof best_key);
     snprintf(why, sizeof why, "unknown key, did you mean \"%s\"?", best_key);
     return refuse_at(c, key, why);
@@ -188,7 +188,7 @@ static int read_list(cursor_t *c, void *to, const bt_value_t *v, read_fn read_it
 {
     int rc = 0;
     if (!is_list(v))
-        return refuse_at(c, v->key, "expected a list of tables");
+        return refuse_at(c, v->key, "expected a list of tables, { { ... }, ... }");
     for (unsigned i = 0; i < v->count && rc == 0; i++) {
         size_t back = enter(c, v->key, i);
         rc = read_item(c, to, &v->items[i]);

@@ -185,6 +185,9 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
     static const char no_connector[] =
         "how do the engines move KV? add --pd-disaggregation (SGLang), "
         "--vllm-pd-disaggregation (vLLM) or --kv-connector NAME";
+    static const char no_connector_key[] =
+        "missing: how does the engine move KV? \"sglang\" (SGLang), \"nixl\" (vLLM's "
+        "NixlConnector), ...: baton help run, --connector";
     const bt_worker_spec_t *spec = &pool->workers[i];
     const char *refusal = NULL;
     char why[256];
@@ -194,7 +197,12 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
         return refuse_worker(c, pool, i, "url", why, err, err_size);
     if (rc < 0)
         return rc;
+    const bool has_v1 = bt_str_ends(bt_str(url.base_path), BT_STR("/v1"));
     bt_url_fini(&url);
+    if (has_v1) /* of a URL as clients of OpenAI's have it */
+        return refuse_worker(c, pool, i, "url",
+                             "leave out /v1: clients' paths have it, and it would be sent twice",
+                             err, err_size);
     if (spec->role == BT_ROLE_ENCODE && spec->engine != BT_ENGINE_UNKNOWN &&
         spec->engine != BT_ENGINE_VLLM && spec->engine != BT_ENGINE_VLLM_ASCEND)
         return refuse_worker(c, pool, i, "role",
@@ -207,9 +215,8 @@ static int check_worker(const bt_config_t *c, const bt_config_pool_t *pool, unsi
         return 0;
     if (spec->connector == NULL && spec->dispatch_profile == NULL)
         return refuse_worker(c, pool, i, "connector",
-                             pool->origins[i][0] == '-' ? no_connector
-                                                        : "missing: name the engine's KV connector",
-                             err, err_size);
+                             pool->origins[i][0] == '-' ? no_connector : no_connector_key, err,
+                             err_size);
     refusal = refusal_of(c, spec);
     return refusal == NULL ? 0 : refuse_capability(c, pool, i, refusal, err, err_size);
 }

@@ -192,6 +192,7 @@ describe("a gateway's life", function()
     for want, words in pairs({
       ["baton: no command; try baton --help\n"] = {},
       ["baton: rn: unknown command, did you mean run?\n"] = { "rn" },
+      ["baton: help rn: unknown topic; baton help lists them\n"] = { "help", "rn" },
       ["baton: --port: the command comes first: baton run --port ...\n"] = { "--port", "1" },
       ["baton: --prot: unknown flag, did you mean --port?\n"] = { "run", "--prot", "1" },
       ["baton: --hots: unknown flag, did you mean --host?\nbaton: --jwt-role-claim: roles are scopes here: "

@@ -99,17 +99,17 @@ const char *const *bt_policy_embedded_names(void)
     return embedded_names;
 }
 
-/* "; known policies: a, b (did you mean 'a'?)" */
+/* " (did you mean 'a'?); known policies: a, b" */
 static void add_known(char *err, size_t err_size, bt_str_t wanted)
 {
     const char *const *names = bt_policy_embedded_names(), *nearest = bt_vm_nearest(names, wanted);
     size_t at = strlen(err);
 
+    if (nearest != NULL && at < err_size)
+        at += (size_t) snprintf(err + at, err_size - at, " (did you mean '%s'?)", nearest);
     for (unsigned i = 0; names[i] != NULL && at < err_size; i++)
         at += (size_t) snprintf(err + at, err_size - at, "%s%s",
                                 i == 0 ? "; known policies: " : ", ", names[i]);
-    if (nearest != NULL && at < err_size)
-        snprintf(err + at, err_size - at, " (did you mean '%s'?)", nearest);
 }
 
 bt_str_t bt_policy_base_name(const char *path)

@@ -96,6 +96,18 @@ static void parameters(void **state)
     accepted(line);
 }
 
+static void policies_of_a_file(void **state)
+{
+    char err[BT_CONFIG_ERR_BYTES] = "";
+    const char *path =
+        load_write("baton.lua", "return { pools = { { name = 'a', policy = 'least_lod' } } }");
+    static const char want[] =
+        "pool a: policy: no policy 'least_lod' (did you mean 'least_load'?); known policies: ";
+
+    assert_true(check_line(path, err, sizeof err) < 0);
+    assert_memory_equal(err, want, sizeof want - 1);
+}
+
 /* text: of the rules file; why follows its name. */
 static void refused_rules(const char *text, const char *why)
 {
@@ -119,6 +131,8 @@ static void rules(void **state)
                   "rules[2].split[2].params.weight: 12 is above max 10");
     refused_rules("return { api = 1, rules = { { name = 'a' } } }",
                   "rules[1]: this rule does nothing: it needs pool, policy, split or shadow");
+    refused("--rules-file /nowhere/r.lua",
+            "--rules-file: /nowhere/r.lua: No such file or directory");
     path = load_write("rules.lua",
                       "return { api = 1, rules = { { name = 'a', match = { model = 'm' }, policy = "
                       "'w', params = { weight = 3 } }, { name = 'b', shadow = { policy = "
@@ -256,11 +270,17 @@ static void describes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters), cmocka_unit_test(rules),
-        cmocka_unit_test(policies),   cmocka_unit_test(one_route_a_pool),
-        cmocka_unit_test(policies),   cmocka_unit_test(own_policy_of_a_peers_name),
-        cmocka_unit_test(dialects),   cmocka_unit_test(fleets),
-        cmocka_unit_test(ports),      cmocka_unit_test(describes),
+        cmocka_unit_test(parameters),
+        cmocka_unit_test(rules),
+        cmocka_unit_test(policies),
+        cmocka_unit_test(policies_of_a_file),
+        cmocka_unit_test(one_route_a_pool),
+        cmocka_unit_test(policies),
+        cmocka_unit_test(own_policy_of_a_peers_name),
+        cmocka_unit_test(dialects),
+        cmocka_unit_test(fleets),
+        cmocka_unit_test(ports),
+        cmocka_unit_test(describes),
     };
     return cmocka_run_group_tests(tests, NULL, load_cleanup);
 }

@@ -103,7 +103,9 @@ static void wrong_file(void **state)
         {"return { workers_dns = { { name = 'p', port = 80 }, { name = 'q' } } }",
          "workers_dns[2].port: missing: where do the workers listen?"},
         {"return { workers_dns = { { name = 'p', port = 80, role = 'decode' } } }",
-         "workers_dns[1].connector: missing: name the engine's KV connector"},
+         "workers_dns[1].connector: missing: how does the engine move KV? \"sglang\" (SGLang), "
+         "\"nixl\" (vLLM's "
+         "NixlConnector), ...: baton help run, --connector"},
         {"return { worker_dns = {} }", "worker_dns: unknown key, did you mean \"workers_dns\"?"},
     };
 

@@ -225,7 +225,7 @@ static void parameters_of_policies(void **state)
 static void unknown_keys_name_the_nearest(void **state)
 {
     refused("return { prot = 1 }", "prot: unknown key, did you mean \"port\"?");
-    refused("return { kubernetes = 1 }", "kubernetes: unknown key");
+    refused("return { kubernetes = 1 }", "kubernetes: unknown key; baton help file lists all");
     refused("return { prometheus_port = 1 }",
             "prometheus_port: unknown key, did you mean \"admin_port\"?");
     refused("return { cache_threshold = 1 }", "cache_threshold: unknown key; of sglang_cache_aware "
@@ -243,7 +243,7 @@ static void unknown_keys_name_the_nearest(void **state)
             "pools[1].port: unknown key here; it is a key of the top level");
     refused("return { pools = { { workers = { { url = 'http://a:1', policy = 'x' } } } } }",
             "pools[1].workers[1].policy: unknown key here; it is a key of a pool, not of a worker");
-    refused("return { prefill = 'http://a:1' }", "prefill: unknown key");
+    refused("return { prefill = 'http://a:1' }", "prefill: unknown key; baton help file lists all");
 }
 
 static void wrong_values_name_what_is_expected(void **state)
@@ -259,11 +259,11 @@ static void wrong_values_name_what_is_expected(void **state)
             "log_level: expected one of error, warn, info, debug, got \"loud\"");
     refused("return { request_timeout_secs = 0 }",
             "request_timeout_secs: expected a number from 0.001 to 86400, got 0");
-    refused("return { pools = 3 }", "pools: expected a list of tables");
+    refused("return { pools = 3 }", "pools: expected a list of tables, { { ... }, ... }");
     refused("return { pools = { 3 } }",
             "pools[1]: expected a table like { name = \"llama\", workers = { ... } }");
     refused("return { pools = { { workers = 'x' } } }",
-            "pools[1].workers: expected a list of tables");
+            "pools[1].workers: expected a list of tables, { { ... }, ... }");
     refused("return { pools = { { workers = { 'http://a:1' } } } }",
             "pools[1].workers[1]: expected a table like { url = \"http://127.0.0.1:8000\", role = "
             "\"decode\" }");

@@ -45,7 +45,9 @@ static void workers_that_cannot_pair(void **state)
                  "NixlConnector?)");
     refused_file(
         "return { pools = { { workers = { { url = 'http://a:1', role = 'prefill' } } } } }",
-        "pools[1].workers[1].connector: missing: name the engine's KV connector");
+        "pools[1].workers[1].connector: missing: how does the engine move KV? \"sglang\" (SGLang), "
+        "\"nixl\" (vLLM's "
+        "NixlConnector), ...: baton help run, --connector");
     bt_config_t c;
     load_ok(
         &c,
@@ -61,6 +63,9 @@ static void urls(void **state)
                  "--worker-urls http://a:0: the port must be a number from 1 to 65535");
     refused_file("return { pools = { { workers = { { url = 'http://' } } } } }",
                  "pools[1].workers[1].url: the host is missing");
+    refused_file("return { pools = { { workers = { { url = 'https://a/llm/v1/' } } } } }",
+                 "pools[1].workers[1].url: leave out /v1: clients' paths have it, and it would be "
+                 "sent twice");
 }
 
 static void paths_and_ports(void **state)

@@ -70,13 +70,13 @@ static void unknown_names_say_what_is_known(void **state)
     char err[512] = "";
 
     assert_int_equal(bt_policy_load(&policy, "least_lod", NULL, err, sizeof(err)), BT_E_CONFIG);
-    assert_string_equal(err, "no policy 'least_lod'; known policies: " KNOWN
-                             " (did you mean 'least_load'?)");
+    assert_string_equal(
+        err, "no policy 'least_lod' (did you mean 'least_load'?); known policies: " KNOWN);
     assert_int_equal(
         bt_policy_load(&policy, "/nonexistent/round_robbin.lua", NULL, err, sizeof(err)),
         BT_E_CONFIG);
     assert_string_equal(err, "/nonexistent/round_robbin.lua: cannot read: No such file or "
-                             "directory; known policies: " KNOWN " (did you mean 'round_robin'?)");
+                             "directory (did you mean 'round_robin'?); known policies: " KNOWN);
     assert_int_equal(bt_policy_load(&policy, "zzzzzzzz", "/nonexistent", err, sizeof(err)),
                      BT_E_CONFIG);
     assert_null(strstr(err, "did you mean"));
