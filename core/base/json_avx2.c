@@ -38,28 +38,81 @@ WIDE static inline uint64_t at_least(block_t b, unsigned char c)
                 _mm256_cmpeq_epi8(_mm256_max_epu8(b.high, all), b.high));
 }
 
-WIDE static inline __m256i find(const uint8_t *table, __m256i nibbles)
+/* As signed bytes. */
+WIDE static inline uint64_t below(block_t b, unsigned char c)
+{
+    const __m256i all = _mm256_set1_epi8((char) c);
+
+    return bits(_mm256_cmpgt_epi8(all, b.low), _mm256_cmpgt_epi8(all, b.high));
+}
+
+WIDE static inline uint64_t not_ascii(block_t b)
+{
+    return bits(b.low, b.high);
+}
+
+typedef __m256i row_t;
+
+WIDE static inline row_t fill(uint8_t c)
+{
+    return _mm256_set1_epi8((char) c);
+}
+
+/* By the low four bits of each byte; the highest must be 0. */
+WIDE static inline row_t find(const uint8_t *table, row_t which)
 {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *) table)),
-                               nibbles);
+                               which);
+}
+
+WIDE static inline row_t high_nibbles(row_t v, row_t nibble)
+{
+    return _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble);
 }
 
 WIDE static inline __m256i class_of(__m256i v, const uint8_t *low, const uint8_t *high,
                                     uint8_t wanted)
 {
-    const __m256i nibble = _mm256_set1_epi8(0x0f);
-    const __m256i both =
-        _mm256_and_si256(find(low, _mm256_and_si256(v, nibble)),
-                         find(high, _mm256_and_si256(_mm256_srli_epi16(v, 4), nibble)));
+    const row_t nibble = fill(0x0f);
+    const row_t both = find(low, v & nibble) & find(high, high_nibbles(v, nibble));
 
-    return _mm256_cmpeq_epi8(_mm256_and_si256(both, _mm256_set1_epi8((char) wanted)),
-                             _mm256_setzero_si256());
+    return _mm256_cmpeq_epi8(both & fill(wanted), _mm256_setzero_si256());
 }
 
 WIDE static inline uint64_t of_class(block_t b, const uint8_t *low, const uint8_t *high,
                                      uint8_t wanted)
 {
     return ~bits(class_of(b.low, low, high, wanted), class_of(b.high, low, high, wanted));
+}
+
+WIDE static inline uint64_t is_listed(block_t b, const uint8_t *list)
+{
+    return bits(_mm256_cmpeq_epi8(find(list, b.low), b.low),
+                _mm256_cmpeq_epi8(find(list, b.high), b.high));
+}
+
+WIDE static inline void move_behind(row_t v, row_t before, row_t moved[3])
+{
+    const __m256i middle = _mm256_permute2x128_si256(before, v, 0x21);
+
+    moved[0] = _mm256_alignr_epi8(v, middle, 15);
+    moved[1] = _mm256_alignr_epi8(v, middle, 14);
+    moved[2] = _mm256_alignr_epi8(v, middle, 13);
+}
+
+WIDE static inline row_t over(row_t v, row_t limit)
+{
+    return _mm256_subs_epu8(v, limit);
+}
+
+#include "base/json_utf8.h"
+
+WIDE static inline uint64_t wrong_utf8(block_t b, block_t before, const utf8_t *of)
+{
+    const __m256i none = _mm256_setzero_si256();
+
+    return ~bits(_mm256_cmpeq_epi8(wrong_row(b.low, before.high, of), none),
+                 _mm256_cmpeq_epi8(wrong_row(b.high, b.low, of), none));
 }
 
 /* As signed bytes, control characters and what is not ASCII are below 0x20. */

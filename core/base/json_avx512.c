@@ -23,28 +23,77 @@ WIDE static inline uint64_t at_least(block_t b, unsigned char c)
     return _mm512_cmpge_epu8_mask(b, _mm512_set1_epi8((char) c));
 }
 
-WIDE static inline __m512i find(const uint8_t *table, __m512i nibbles)
+/* As signed bytes. */
+WIDE static inline uint64_t below(block_t b, unsigned char c)
+{
+    return _mm512_cmplt_epi8_mask(b, _mm512_set1_epi8((char) c));
+}
+
+WIDE static inline uint64_t not_ascii(block_t b)
+{
+    return _mm512_movepi8_mask(b);
+}
+
+typedef __m512i row_t;
+
+WIDE static inline row_t fill(uint8_t c)
+{
+    return _mm512_set1_epi8((char) c);
+}
+
+/* By the low four bits of each byte; the highest must be 0. */
+WIDE static inline row_t find(const uint8_t *table, row_t which)
 {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const void *) table)),
-                               nibbles);
+                               which);
+}
+
+WIDE static inline row_t high_nibbles(row_t v, row_t nibble)
+{
+    return _mm512_and_si512(_mm512_srli_epi16(v, 4), nibble);
 }
 
 WIDE static inline uint64_t of_class(block_t b, const uint8_t *low, const uint8_t *high,
                                      uint8_t wanted)
 {
-    const __m512i nibble = _mm512_set1_epi8(0x0f);
-    const __m512i both =
-        _mm512_and_si512(find(low, _mm512_and_si512(b, nibble)),
-                         find(high, _mm512_and_si512(_mm512_srli_epi16(b, 4), nibble)));
+    const row_t nibble = fill(0x0f);
 
-    return _mm512_test_epi8_mask(both, _mm512_set1_epi8((char) wanted));
+    return _mm512_test_epi8_mask(find(low, b & nibble) & find(high, high_nibbles(b, nibble)),
+                                 fill(wanted));
+}
+
+WIDE static inline uint64_t is_listed(block_t b, const uint8_t *list)
+{
+    return _mm512_cmpeq_epi8_mask(find(list, b), b);
+}
+
+WIDE static inline void move_behind(row_t v, row_t before, row_t moved[3])
+{
+    const __m512i middle = _mm512_alignr_epi32(v, before, 12);
+
+    moved[0] = _mm512_alignr_epi8(v, middle, 15);
+    moved[1] = _mm512_alignr_epi8(v, middle, 14);
+    moved[2] = _mm512_alignr_epi8(v, middle, 13);
+}
+
+WIDE static inline row_t over(row_t v, row_t limit)
+{
+    return _mm512_subs_epu8(v, limit);
+}
+
+#include "base/json_utf8.h"
+
+WIDE static inline uint64_t wrong_utf8(block_t b, block_t before, const utf8_t *of)
+{
+    const __m512i wrong = wrong_row(b, before, of);
+
+    return _mm512_test_epi8_mask(wrong, wrong);
 }
 
 /* As signed bytes, control characters and what is not ASCII are below 0x20. */
 WIDE static inline bool is_plain(block_t b, uint8_t quote, uint8_t slash, uint8_t blank)
 {
-    return (equal(b, quote) | equal(b, slash) |
-            _mm512_cmplt_epi8_mask(b, _mm512_set1_epi8((char) blank))) == 0;
+    return (equal(b, quote) | equal(b, slash) | below(b, blank)) == 0;
 }
 
 /* Two digits, then four, in each place as many bits; then both fours of eight. */

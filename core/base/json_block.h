@@ -2,11 +2,12 @@
  * processors.
  *
  * Owner: the caller; internal to base.
- * Life:  before it is included, WIDE (the attributes of its functions) and block_t must be there, with load, is_plain, equal, at_least
- *        and of_class, which tell of each byte by one of 64 bits, the first byte's the lowest, and take_numbers: numbers of up to eight
- *        digits by such masks of where they begin, and of what follows them. It may write half a BLOCK of them, and read eight bytes more.
+ * Life:  before it is included, WIDE (the attributes of its functions) and block_t must be there, with load; equal, at_least, below (as
+ *        signed bytes), is_listed, of_class and is_plain, which tell of each byte by one of 64 bits, the first byte's the lowest;
+ *        not_ascii and wrong_utf8 (by json_utf8.h), which do so, too; and take_numbers: numbers of up to eight digits by such masks of
+ *        where they begin, and of what follows them. It may write half a BLOCK of them, and read eight bytes more.
  * Flow:  all that is asked of a string is asked of such masks, and so is written once. It only ever says yes: what is not plainly right is
- *        left to the scalar scan, which finds the byte in error.
+ *        left to the scalar scan, which finds the byte in error. So errors are gathered, and looked at when the string is over.
  * Cost:  no branch for a single escape or character; ASCII pays nothing for UTF-8, and what has no \u nothing for digits.
  */
 #ifndef BT_BASE_JSON_BLOCK_H
@@ -20,8 +21,8 @@
 typedef struct amid {
     uint64_t is_escaped; /* its first byte is */
     uint64_t digits;     /* of \u, still to come */
-    uint64_t tails;      /* of a UTF-8 sequence, still to come */
-    uint64_t narrow;     /* of the leads in narrow_leads, that which has just been, a bit each */
+    uint64_t high;       /* its last byte is not ASCII: the character may go on */
+    block_t high_block;  /* the last one that had such bytes */
 } amid_t;
 
 /* Moved to the byte behind. *over_p: what the block before left over, and what this one leaves. */
@@ -35,32 +36,15 @@ static inline uint64_t follow(uint64_t mask, uint64_t *over_p)
 
 /* ---- what is asked of each byte ---- */
 
+/* What may stand behind a backslash, each in the place of its low four bits. The quote and r have b's, so they are asked for by name, as the
+ * backslash is; \u is looked at by itself. No byte has its own value in place 0. */
+static const uint8_t escapes[16] = {
+    [0] = 0xff, [2] = 'b', [4] = 't', [6] = 'f', [0xe] = 'n', [0xf] = '/'};
+
 /* Classes: what the tables of both nibbles agree on. */
-enum {
-    ESCAPABLE = 0x0f, /* may stand behind a backslash: a bit for 2x, 5x, 6x and 7x */
-    RARE = 0x70,      /* no lead at all, or one of narrow_leads: a bit for Cx, Ex and Fx */
-    DECIMAL = 1,
-    A_TO_F = 2,
-};
-static const uint8_t class_low[16] = {0x70, 0x50, 0x4d, 0x40, 0x48, 0x48, 0x44, 0x40,
-                                      0x40, 0x40, 0x40, 0x40, 0x42, 0x60, 0x44, 0x41};
-static const uint8_t class_high[16] = {
-    [2] = 0x01, [5] = 0x02, [6] = 0x04, [7] = 0x08, [0xc] = 0x10, [0xe] = 0x20, [0xf] = 0x40};
+enum { DECIMAL = 1, A_TO_F = 2 };
 static const uint8_t hex_low[16] = {1, 3, 3, 3, 3, 3, 3, 1, 1, 1};
 static const uint8_t hex_high[16] = {[3] = DECIMAL, [4] = A_TO_F, [6] = A_TO_F};
-
-/* Asked for in every block. Where gcc knows a byte, it makes a register of it anew each time (a quarter of the whole cost). */
-typedef struct often {
-    uint8_t quote, slash, blank, not_ascii, u, lead_2, lead_3, escapable, rare;
-} often_t;
-
-static inline often_t hidden_often(void)
-{
-    often_t often = {'"', '\\', ' ', 0x80, 'u', 0xc0, 0xe0, ESCAPABLE, RARE};
-
-    __asm__("" : "+m"(often));
-    return often;
-}
 
 /* ---- escapes ---- */
 
@@ -76,60 +60,15 @@ static inline uint64_t find_escaped(uint64_t slashes, amid_t *amid)
     return ends ^ (slashes | before);
 }
 
-/* Escaped bytes that must not be, and what should be a digit and is none. */
-WIDE static inline uint64_t wrong_escapes(block_t b, uint64_t escaped, const often_t *of,
-                                          amid_t *amid)
+/* Of escaped bytes that are not among `escapes` those that are no u either, and what should be a digit of one and is none. */
+WIDE static inline uint64_t wrong_digits(block_t b, uint64_t others, amid_t *amid)
 {
-    const uint64_t u = escaped & equal(b, of->u);
-    const uint64_t digits = u << 1 | u << 2 | u << 3 | u << 4 | amid->digits;
-    uint64_t wrong = escaped & ~of_class(b, class_low, class_high, of->escapable);
+    const uint64_t u = others & equal(b, 'u');
+    const uint64_t two = u << 1 | u << 2, two_over = u >> 60 | u >> 61;
+    const uint64_t digits = two | two << 2 | amid->digits;
 
-    if (digits != 0)
-        wrong |= digits & ~of_class(b, hex_low, hex_high, DECIMAL | A_TO_F);
-    amid->digits = u >> 63 | u >> 62 | u >> 61 | u >> 60;
-    return wrong;
-}
-
-/* ---- UTF-8 by RFC 3629 ---- */
-
-static const struct {
-    unsigned char lead, second;
-    bool is_below; /* second: what its second byte must be below, or else at least */
-} narrow_leads[] = {
-    {0xe0, 0xa0, false}, {0xed, 0xa0, true}, {0xf0, 0x90, false}, {0xf4, 0x90, true}};
-
-/* C0, C1, F5 and more, and second bytes that are right behind other leads only. */
-WIDE static inline uint64_t wrong_rare(block_t b, amid_t *amid)
-{
-    uint64_t wrong = (at_least(b, 0xc0) & ~at_least(b, 0xc2)) | at_least(b, 0xf5), next = 0;
-
-#pragma GCC unroll 4
-    for (unsigned i = 0; i < 4; i++) {
-        const uint64_t leads = equal(b, narrow_leads[i].lead);
-        const uint64_t seconds = leads << 1 | (amid->narrow >> i & 1);
-        const uint64_t high = at_least(b, narrow_leads[i].second);
-        wrong |= seconds & (narrow_leads[i].is_below ? high : ~high);
-        next |= leads >> (BLOCK - 1) << i;
-    }
-    amid->narrow = next;
-    return wrong;
-}
-
-/* Tails are where leads want them, and nowhere else. */
-WIDE static inline uint64_t wrong_utf8(block_t b, uint64_t high, const often_t *of, amid_t *amid)
-{
-    const uint64_t two = at_least(b, of->lead_2), three = at_least(b, of->lead_3);
-    const uint64_t rare = of_class(b, class_low, class_high, of->rare);
-    uint64_t tails = two << 1 | three << 2 | amid->tails, wrong = 0;
-
-    amid->tails = two >> 63 | three >> 62;
-    if ((rare | amid->narrow) != 0) {
-        const uint64_t four = at_least(b, 0xf0);
-        tails |= four << 3;
-        amid->tails |= four >> 61;
-        wrong = wrong_rare(b, amid);
-    }
-    return wrong | (tails ^ (high & ~two));
+    amid->digits = two_over | two_over >> 2;
+    return (others & ~u) | (digits & ~of_class(b, hex_low, hex_high, DECIMAL | A_TO_F));
 }
 
 /* ---- the string ---- */
@@ -145,34 +84,41 @@ WIDE static inline block_t load_tail(const char *at, const char *end)
 
 WIDE static inline const char *string_end(const char *at, const char *end, bool *escaped_p)
 {
-    const often_t of = hidden_often();
-    amid_t amid = {0};
-    uint64_t any_slash = 0;
+    static const char zeros[BLOCK] = {0};
+    const uint8_t quote = hidden('"'), slash = hidden('\\'), blank = hidden(' '), r = hidden('r');
+    const utf8_t utf8 = open_utf8();
+    amid_t amid = {.high_block = load(zeros)};
+    uint64_t any_slash = 0, any_wrong = 0;
 
     for (; at < end; at += BLOCK) {
         const block_t b = end - at >= BLOCK ? load(at) : load_tail(at, end);
-        if ((amid.is_escaped | amid.digits | amid.tails) == 0 &&
-            is_plain(b, of.quote, of.slash, of.blank))
+        if ((amid.is_escaped | amid.digits | amid.high) == 0 && is_plain(b, quote, slash, blank))
             continue;
-        const uint64_t quotes = equal(b, of.quote), slashes = equal(b, of.slash);
-        const uint64_t high = at_least(b, of.not_ascii);
-        uint64_t escaped = 0, wrong = ~at_least(b, of.blank);
+        const uint64_t quotes = equal(b, quote), slashes = equal(b, slash);
+        uint64_t escaped = 0, wrong = below(b, blank);
+        if ((wrong | amid.high) != 0) {
+            const uint64_t high = not_ascii(b);
+            wrong = (wrong & ~high) | wrong_utf8(b, amid.high_block, &utf8);
+            amid.high = high >> (BLOCK - 1);
+            amid.high_block = b;
+        }
         if ((slashes | amid.is_escaped | amid.digits) != 0) {
             escaped = find_escaped(slashes, &amid);
-            wrong |= wrong_escapes(b, escaped, &of, &amid);
+            const uint64_t others =
+                escaped & ~(quotes | slashes | equal(b, r) | is_listed(b, escapes));
+            if ((others | amid.digits) != 0)
+                wrong |= wrong_digits(b, others, &amid);
         }
-        if ((high | amid.tails) != 0)
-            wrong |= wrong_utf8(b, high, &of, &amid);
         const uint64_t ends = quotes & ~escaped;
-        const uint64_t seen =
-            ends ^ (ends - 1); /* up to the first of them; all when there is none */
-        if ((wrong & seen) != 0)
-            return NULL;
-        any_slash |= slashes & seen;
         if (ends != 0) {
-            *escaped_p |= any_slash != 0;
+            const uint64_t seen = ends ^ (ends - 1); /* up to the first of them */
+            if ((any_wrong | (wrong & seen)) != 0)
+                return NULL;
+            *escaped_p |= (any_slash | (slashes & seen)) != 0;
             return at + __builtin_ctzll(ends) + 1;
         }
+        any_slash |= slashes;
+        any_wrong |= wrong;
     }
     return NULL;
 }

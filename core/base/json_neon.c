@@ -42,13 +42,83 @@ static inline uint64_t at_least(block_t b, unsigned char c)
                 vcgeq_u8(b.val[3], all));
 }
 
+/* As signed bytes. */
+static inline uint64_t below(block_t b, unsigned char c)
+{
+    const int8x16_t all = vdupq_n_s8((int8_t) c);
+
+    return bits(
+        vcltq_s8(vreinterpretq_s8_u8(b.val[0]), all), vcltq_s8(vreinterpretq_s8_u8(b.val[1]), all),
+        vcltq_s8(vreinterpretq_s8_u8(b.val[2]), all), vcltq_s8(vreinterpretq_s8_u8(b.val[3]), all));
+}
+
+static inline uint64_t not_ascii(block_t b)
+{
+    return at_least(b, 0x80);
+}
+
+typedef uint8x16_t row_t;
+
+static inline row_t fill(uint8_t c)
+{
+    return vdupq_n_u8(c);
+}
+
+static inline row_t find(const uint8_t *table, row_t nibbles)
+{
+    return vqtbl1q_u8(vld1q_u8(table), nibbles);
+}
+
+static inline row_t high_nibbles(row_t v, row_t nibble)
+{
+    (void) nibble;
+    return vshrq_n_u8(v, 4);
+}
+
+static inline row_t is_found(row_t v, const uint8_t *list)
+{
+    return vceqq_u8(find(list, v & fill(0x0f)), v);
+}
+
+static inline uint64_t is_listed(block_t b, const uint8_t *list)
+{
+    return bits(is_found(b.val[0], list), is_found(b.val[1], list), is_found(b.val[2], list),
+                is_found(b.val[3], list));
+}
+
+static inline void move_behind(row_t v, row_t before, row_t moved[3])
+{
+    moved[0] = vextq_u8(before, v, 15);
+    moved[1] = vextq_u8(before, v, 14);
+    moved[2] = vextq_u8(before, v, 13);
+}
+
+static inline row_t over(row_t v, row_t limit)
+{
+    return vqsubq_u8(v, limit);
+}
+
+#include "base/json_utf8.h"
+
+static inline row_t is_wrong(row_t v, row_t before, const utf8_t *of)
+{
+    const row_t wrong = wrong_row(v, before, of);
+
+    return vtstq_u8(wrong, wrong);
+}
+
+static inline uint64_t wrong_utf8(block_t b, block_t before, const utf8_t *of)
+{
+    return bits(is_wrong(b.val[0], before.val[3], of), is_wrong(b.val[1], b.val[0], of),
+                is_wrong(b.val[2], b.val[1], of), is_wrong(b.val[3], b.val[2], of));
+}
+
 static inline uint8x16_t class_of(uint8x16_t v, const uint8_t *low, const uint8_t *high,
                                   uint8_t wanted)
 {
-    const uint8x16_t both = vandq_u8(vqtbl1q_u8(vld1q_u8(low), vandq_u8(v, vdupq_n_u8(0x0f))),
-                                     vqtbl1q_u8(vld1q_u8(high), vshrq_n_u8(v, 4)));
+    const row_t nibble = fill(0x0f);
 
-    return vtstq_u8(both, vdupq_n_u8(wanted));
+    return vtstq_u8(find(low, v & nibble) & find(high, high_nibbles(v, nibble)), fill(wanted));
 }
 
 static inline uint64_t of_class(block_t b, const uint8_t *low, const uint8_t *high, uint8_t wanted)

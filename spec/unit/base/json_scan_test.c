@@ -175,6 +175,31 @@ static void test_escapes_across_blocks(void **state)
             }
 }
 
+/* What is wrong at any place of a block, however many blocks of whatever kind follow before the string ends. */
+static void test_errors_are_kept(void **state)
+{
+    static const char *const bad[] = {"\\x",  "\\u00g0", "\x1f",        "\xe4\xbd",
+                                      "\xc3", "\x80",    "\xed\xa0\x80"};
+    static const char *const fillers[] = {"plain", "line\\n", "caf\xc3\xa9 ", "\xf0\x9f\x98\x80",
+                                          "\\u00e9"};
+    char text[700];
+
+    for (size_t at = 1; at < 130; at++)
+        for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+            for (size_t k = 0; k < sizeof(fillers) / sizeof(fillers[0]); k++)
+                for (size_t blocks = 0; blocks < 5; blocks++) {
+                    size_t n = at;
+                    memset(text, 'a', at);
+                    text[0] = '"';
+                    memcpy(text + n, bad[i], strlen(bad[i]));
+                    n += strlen(bad[i]);
+                    for (const size_t most = n + blocks * 64; n < most; n += strlen(fillers[k]))
+                        memcpy(text + n, fillers[k], strlen(fillers[k]));
+                    text[n++] = '"';
+                    expect_same_end(text + 1, text + n);
+                }
+}
+
 /* Which bytes are digits of a \u. */
 static void test_every_digit(void **state)
 {
@@ -325,10 +350,15 @@ static void test_utf8_len(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_corpus),          cmocka_unit_test(test_random_strings),
-        cmocka_unit_test(test_random_prose),    cmocka_unit_test(test_escapes_across_blocks),
-        cmocka_unit_test(test_every_digit),     cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_every_utf8_pair), cmocka_unit_test(test_plain_end_is_exact),
+        cmocka_unit_test(test_corpus),
+        cmocka_unit_test(test_random_strings),
+        cmocka_unit_test(test_random_prose),
+        cmocka_unit_test(test_escapes_across_blocks),
+        cmocka_unit_test(test_errors_are_kept),
+        cmocka_unit_test(test_every_digit),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_every_utf8_pair),
+        cmocka_unit_test(test_plain_end_is_exact),
         cmocka_unit_test(test_utf8_len),
     };
     return cmocka_run_group_tests(tests, find_wide, NULL);
