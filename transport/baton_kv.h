@@ -303,7 +303,7 @@ typedef struct bt_kv_agent_stats {
     uint64_t links, links_lost, heartbeats_missed;
     uint64_t crc_errors, refused_frames; /* malformed, or against the rules */
     uint64_t links_by_backend[5];        /* fake, mem, shm, tcp, verbs: what was chosen */
-    /* How mem and shm copy, by what a copy is made of: less than 128 KiB in all; more, in pages;
+    /* How mem and shm copy, by what a copy is made of: less than 16 KiB in all; more, in pages;
      * more, in runs of 64 KiB and above. Measured once a process, in a few ms, when the first
      * agent that may copy opens; all 0 until then. */
     bt_kv_copy_way_t copy_small, copy_pages, copy_runs;

@@ -114,10 +114,7 @@ static void tell_copy(bt_kv_agent_t *agent, const bench_options_t *o, const benc
 
     bt_kv_agent_stats(agent, &s);
     if (s.copy_small.lanes > 0 && !is_pulled)
-        bench_way_text(text, size,
-                       shape->pages == 1 ? &s.copy_small
-                       : shape->run == 1 ? &s.copy_pages
-                                         : &s.copy_runs);
+        bench_way_text(text, size, shape->run == 1 ? &s.copy_pages : &s.copy_runs);
 }
 
 typedef struct receiver {

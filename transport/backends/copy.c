@@ -6,8 +6,10 @@
  * processor, 16 KiB pages of a pool without huge pages move at 14 GB/s by the best way, at 10 by
  * stores around the cache alone, and at 7 by memcpy.
  *
- * What is small stays in the cache, for whoever reads it next. Elsewhere than on x86-64, and where
- * TSan should see the stores, all is memcpy.
+ * What is less than a page stays in the cache. A page alone does not: who reads it is seldom the
+ * thread that copies, and another core gets it sooner from memory than out of this one's cache
+ * (spec/bench/README.md). Elsewhere than on x86-64, and where TSan should see the stores, all is
+ * memcpy.
  */
 #include "transport/backends/copy.h"
 
@@ -15,7 +17,6 @@
 
 #include <string.h>
 
-#define SMALL_BYTES ((size_t) 128 << 10) /* a copy of less is small */
 #define LANE ((size_t) 4096)
 #define LANES 4u
 #define STEP ((size_t) 256)
@@ -172,28 +173,28 @@ static void copy_piece(bt_kv_copy_way_t way, const bt_kv_copy_piece_t *piece, co
     }
 }
 
-static void copy_pieces(bt_kv_copy_way_t pages, bt_kv_copy_way_t runs,
-                        const bt_kv_copy_piece_t *pieces, uint32_t count)
+bt_kv_copy_way_t bt_kv_copy_way(const bt_kv_copy_choice_t *choice, size_t bytes, size_t piece_bytes)
 {
-    for (uint32_t i = 0; i < count; i++)
-        copy_piece(pieces[i].bytes < BT_KV_COPY_RUN ? pages : runs, &pieces[i],
-                   pieces[i + 1 < count ? i + 1 : i].src);
-    order_stores();
+    if (choice == NULL)
+        return MEMCPY;
+    if (bytes < BT_KV_COPY_PAGE)
+        return choice->small;
+    return piece_bytes < BT_KV_COPY_RUN ? choice->pages : choice->runs;
 }
 
 void bt_kv_copy_by(bt_kv_copy_way_t way, const bt_kv_copy_piece_t *pieces, uint32_t count)
 {
-    copy_pieces(way, way, pieces, count);
+    for (uint32_t i = 0; i < count; i++)
+        copy_piece(way, &pieces[i], pieces[i + 1 < count ? i + 1 : i].src);
+    order_stores();
 }
 
 void bt_kv_copy(const bt_kv_copy_piece_t *pieces, uint32_t count, size_t bytes)
 {
     const bt_kv_copy_choice_t *chosen = bt_kv_copy_chosen();
 
-    if (chosen == NULL)
-        copy_pieces(MEMCPY, MEMCPY, pieces, count);
-    else if (bytes < SMALL_BYTES)
-        copy_pieces(chosen->small, chosen->small, pieces, count);
-    else
-        copy_pieces(chosen->pages, chosen->runs, pieces, count);
+    for (uint32_t i = 0; i < count; i++)
+        copy_piece(bt_kv_copy_way(chosen, bytes, pieces[i].bytes), &pieces[i],
+                   pieces[i + 1 < count ? i + 1 : i].src);
+    order_stores();
 }

@@ -47,6 +47,9 @@ const bt_kv_copy_choice_t *bt_kv_copy_init(void);
 /* NULL before bt_kv_copy_init. */
 const bt_kv_copy_choice_t *bt_kv_copy_chosen(void);
 
+/* For a piece of a copy of `bytes` in all; choice NULL: memcpy. */
+bt_kv_copy_way_t bt_kv_copy_way(const bt_kv_copy_choice_t *choice, size_t bytes,
+                                size_t piece_bytes);
 /* As chosen; before that by memcpy. `bytes`: of all pieces. */
 void bt_kv_copy(const bt_kv_copy_piece_t *pieces, uint32_t count, size_t bytes);
 /* By this one of bt_kv_copy_ways. */

@@ -146,6 +146,20 @@ static void test_before_and_after_the_choice_small_and_large(void **state)
     }
 }
 
+/* Only what is less than a page stays in the cache. */
+static void test_a_page_alone_is_copied_as_many_are(void **state)
+{
+    const bt_kv_copy_choice_t choice = {
+        .small = {0, 4, 0}, .pages = {32, 4, 0}, .runs = {64, 1, 4096}};
+
+    assert_int_equal(bt_kv_copy_way(&choice, BT_KV_COPY_PAGE, BT_KV_COPY_PAGE).store_bytes, 32);
+    assert_int_equal(bt_kv_copy_way(&choice, BT_KV_COPY_PAGE, 4096).store_bytes, 32);
+    assert_int_equal(bt_kv_copy_way(&choice, BT_KV_COPY_PAGE - 1, 4096).store_bytes, 0);
+    assert_int_equal(bt_kv_copy_way(&choice, BT_KV_COPY_RUN, BT_KV_COPY_RUN).store_bytes, 64);
+    assert_int_equal(bt_kv_copy_way(&choice, BT_KV_COPY_RUN, BT_KV_COPY_RUN - 1).store_bytes, 32);
+    assert_int_equal(bt_kv_copy_way(NULL, BT_KV_COPY_RUN, BT_KV_COPY_RUN).lanes, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +170,7 @@ int main(void)
         cmocka_unit_test(test_pieces_of_all_sizes_in_one_copy),
         cmocka_unit_test(test_the_last_byte_before_a_hole_can_be_read_and_written),
         cmocka_unit_test(test_before_and_after_the_choice_small_and_large),
+        cmocka_unit_test(test_a_page_alone_is_copied_as_many_are),
     };
 
     return cmocka_run_group_tests(tests, set_up, NULL);
