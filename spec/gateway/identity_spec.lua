@@ -41,11 +41,7 @@ local function id_of(key)
   return key:match("^bk_%w+")
 end
 
-local function write(path, text)
-  local file = assert(io.open(path, "w"))
-  file:write(text)
-  file:close()
-end
+local write = proc.replace -- it is followed: nobody must see half of it
 
 local function bearer(key, more)
   local headers = { Authorization = "Bearer " .. key }

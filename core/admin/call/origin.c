@@ -45,8 +45,7 @@ const char *bt_origin_refusal(const bt_origin_rules_t *rules, const bt_head_t *h
                "--admin-api-key";
     *status_p = 415;
     if (is_change && is_form_type(bt_head_get(head, BT_STR("content-type"))))
-        return "this Content-Type is one that any page in a browser could send (curl -d sends it "
-               "by "
-               "itself): send Content-Type: application/json, or none";
+        return "this Content-Type is one that any page in a browser could send, and curl -d does: "
+               "send Content-Type: application/json, or none";
     return NULL;
 }
