@@ -39,6 +39,7 @@ struct bt_cipher {
     bt_buf_t *out;     /* what the kernel has not taken; NULL = nothing */
     bt_buf_t *writing; /* what uv sends meanwhile */
     bool is_up;        /* the handshake is done */
+    bool gathers;      /* a step of the handshake is under way: what it says leaves at its end */
     bool has_begun;    /* bytes of the peer have come */
     bool has_spoken;   /* the session has seen some of them */
     bool connects;     /* we have begun it */

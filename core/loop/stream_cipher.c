@@ -22,6 +22,7 @@
 
 /* A peer that makes us say things (alerts, new keys) and does not read them. A flight with a long chain must fit. */
 #define OUT_MAX ((size_t) 256 * 1024)
+#define OUT_FIRST ((size_t) 1024) /* both tickets */
 
 /* ---- sending ---- */
 
@@ -68,7 +69,7 @@ static int keep_out(bt_cipher_t *c, const char *p, size_t n)
 {
     int rc = 0;
 
-    if (c->out == NULL && (c->out = bt_buf_new(n)) == NULL)
+    if (c->out == NULL && (c->out = bt_buf_new(n > OUT_FIRST ? n : OUT_FIRST)) == NULL)
         return BT_E_NOMEM;
     if (c->out->len + n > OUT_MAX)
         return BT_E_LIMIT;
@@ -81,6 +82,26 @@ static int keep_out(bt_cipher_t *c, const char *p, size_t n)
     return rc;
 }
 
+/* What one step of a handshake has said. Two tickets in one segment wake the peer once, and are one system call. */
+static void send_gathered(bt_stream_t *s)
+{
+    bt_cipher_t *c = s->cipher;
+
+    c->gathers = false;
+    if (c->out != NULL && c->writing == NULL && !s->closing && !s->write_failed) {
+        const uv_buf_t bytes = uv_buf_init(c->out->data, (unsigned) c->out->len);
+        const ssize_t sent = bt_stream_send_now(s, &bytes, 1);
+        if (sent == (ssize_t) c->out->len) {
+            bt_buf_unref(c->out);
+            c->out = NULL;
+        } else if (sent > 0) {
+            c->out->len -= (size_t) sent;
+            memmove(c->out->data, c->out->data + sent, c->out->len);
+        }
+    }
+    send_rest(s); /* an error is told there, too */
+}
+
 static int send_ciphertext(void *carrier, const char *p, size_t n)
 {
     bt_stream_t *s = carrier;
@@ -89,7 +110,7 @@ static int send_ciphertext(void *carrier, const char *p, size_t n)
 
     if (s->closing || s->write_failed || !s->connected)
         return UV_EPIPE;
-    if (c->out == NULL && c->writing == NULL) {
+    if (c->out == NULL && c->writing == NULL && !c->gathers) {
         uv_buf_t bytes = uv_buf_init((char *) (uintptr_t) p, (unsigned) n); /* only read */
         sent = bt_stream_send_now(s, &bytes, 1);
         if (sent == UV_EAGAIN)
@@ -160,9 +181,10 @@ static void stop_reading(bt_stream_t *s)
 static bool shake_hands(bt_stream_t *s)
 {
     bt_cipher_t *c = s->cipher;
+    c->gathers = !c->connects;
     int rc = c->ops->handshake(c);
 
-    send_rest(s);
+    send_gathered(s);
     if (rc == BT_E_AGAIN)
         return false;
     c->is_up = rc == 0 || rc == BT_E_PLAIN; /* which can be answered, in plain */

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/pages.h"
 #include "certs.h"
+#include "loop/cipher.h"
 #include "loop/stream.h"
 #include "tls/client.h"
 #include "tls/server.h"
@@ -30,6 +31,17 @@ static size_t chunk;                  /* bytes carried at a time */
 static uint64_t to_server, to_client; /* carried so far */
 static char *tapped;                  /* what went to the client */
 static size_t tapped_n;
+
+/* By the linker's --wrap: how often those who accept have given bytes to the kernel. One for all files of a program. */
+ssize_t __real_bt_stream_send_now(const bt_stream_t *s, const uv_buf_t *bufs, unsigned count);
+ssize_t __wrap_bt_stream_send_now(const bt_stream_t *s, const uv_buf_t *bufs, unsigned count);
+__attribute__((weak)) unsigned server_sends;
+__attribute__((weak)) ssize_t __wrap_bt_stream_send_now(const bt_stream_t *s, const uv_buf_t *bufs,
+                                                        unsigned count)
+{
+    server_sends += s->cipher != NULL && !s->cipher->connects;
+    return __real_bt_stream_send_now(s, bufs, count);
+}
 
 static inline struct side *side_of(bt_stream_t *s)
 {

@@ -128,6 +128,19 @@ static void test_writes_wait_for_the_handshake(void **state)
     close_all(s, c);
 }
 
+/* The flight that answers the client's hello, and both tickets. */
+static void test_a_step_of_the_handshake_is_sent_at_once(void **state)
+{
+    bt_tls_server_t *s;
+    bt_tls_client_t *c;
+
+    server_sends = 0;
+    open_default(&s, &c);
+    shake();
+    assert_int_equal(server_sends, 2);
+    close_all(s, c);
+}
+
 /* Application records on the wire, by their outer type. */
 static unsigned count_records(void)
 {
@@ -424,6 +437,7 @@ int main(void)
         WITH_LOOP(test_a_byte_at_a_time),
         WITH_LOOP(test_errors_of_others),
         WITH_LOOP(test_writes_wait_for_the_handshake),
+        WITH_LOOP(test_a_step_of_the_handshake_is_sent_at_once),
         WITH_LOOP(test_slices_of_a_turn_are_one_record),
         WITH_LOOP(test_back_pressure),
         WITH_LOOP(test_stop_and_go),
