@@ -13,7 +13,6 @@
 #include "base/err.h"
 #include "http/head.h"
 
-#define LINGER_MS 1000U
 #define HEADERS_FIRST 16U
 #define HEADS_MAX                                                                                  \
     ((size_t) 1 << 20)      /* of all streams of a connection: HPACK makes kilobytes of a byte */
@@ -72,7 +71,7 @@ bt_http2_stream_t *bt_http2_stream_new(struct bt_http2 *h2, int32_t id)
 /* RFC 9113 8.1 allows a reset at once; curl then takes the answer for lost, and most bodies are under way as a whole. */
 void bt_http2_stream_linger(bt_http2_stream_t *s)
 {
-    bt_timer_start(&s->deadline, LINGER_MS);
+    bt_timer_start(&s->deadline, s->x.server->config.refused_body_ms);
 }
 
 void bt_http2_stream_drop_out(bt_http2_stream_t *s)

@@ -26,6 +26,7 @@ void bt_server_config_defaults(bt_server_config_t *config)
         .idle_timeout_ms = 75000,
         .write_stall_ms = 60000,
         .tls_handshake_ms = 10000,
+        .refused_body_ms = 1000,
     };
 }
 

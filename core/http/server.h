@@ -61,6 +61,7 @@ typedef struct bt_server_config {
     const char *server_name;   /* Server header, NULL = none */
     struct bt_tls_server *tls; /* tls/server.h; borrowed; NULL = plain */
     uint64_t tls_handshake_ms; /* from accept to the handshake's end; default 10 000 */
+    uint64_t refused_body_ms;  /* HTTP/2: a refused request's body is dropped so long; 1 000 */
     bt_budget_t *budget;       /* how many connections there may be; borrowed; NULL = any number */
     const bt_edge_t *edge;     /* whom it believes what; borrowed; NULL = heads stay as they came */
 } bt_server_config_t;

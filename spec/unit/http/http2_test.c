@@ -315,18 +315,37 @@ static void an_answer_that_has_lost_bytes_does_not_end_well(void **state)
 /* The rest of a refused request is dropped as long as it comes soon: a reset behind the answer would be the answer to some clients. */
 static void a_refused_body_is_dropped(void **state)
 {
+    bt_server_config_t config;
+
+    bt_server_config_defaults(&config);
+    config.refused_body_ms = 600000;
+    restart_http2(config);
     w.refuse_with = 413;
     say_head(END_HEADERS, 1, POST);
     SEEN(seen.streams[1].ended);
     assert_int_equal(seen.streams[1].status, 413);
     say_frame(DATA, END_STREAM, 1, "abc", 3);
-    say_head(END_HEADERS, 3, POST);
-    SEEN(seen.streams[3].reset == NGHTTP2_NO_ERROR);
-    assert_int_equal(seen.streams[3].status, 413);
-    assert_int_equal(seen.streams[1].reset, NEVER);
     w.refuse_with = 0;
-    say_head(WHOLE, 5, GET);
-    SEEN(seen.streams[5].ended);
+    say_head(WHOLE, 3, GET);
+    SEEN(seen.streams[3].ended);
+    assert_int_equal(w.requests, 1);
+    assert_int_equal(seen.streams[1].reset, NEVER);
+}
+
+static void a_refused_body_that_does_not_come_is_reset(void **state)
+{
+    bt_server_config_t config;
+
+    bt_server_config_defaults(&config);
+    config.refused_body_ms = 20;
+    restart_http2(config);
+    w.refuse_with = 413;
+    say_head(END_HEADERS, 1, POST);
+    SEEN(seen.streams[1].reset == NGHTTP2_NO_ERROR);
+    assert_int_equal(seen.streams[1].status, 413);
+    w.refuse_with = 0;
+    say_head(WHOLE, 3, GET);
+    SEEN(seen.streams[3].ended);
     assert_int_equal(w.requests, 1);
 }
 
@@ -732,6 +751,7 @@ int main(void)
         TEST(an_abort_shows_that_the_answer_is_cut),
         TEST(an_answer_that_has_lost_bytes_does_not_end_well),
         TEST(a_refused_body_is_dropped),
+        TEST(a_refused_body_that_does_not_come_is_reset),
         TEST(a_shut_window_blocks_its_stream_alone),
         TEST(small_slices_that_wait_do_not_pin_buffers),
         TEST(who_finds_the_socket_full_is_told),

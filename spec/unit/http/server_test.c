@@ -11,6 +11,7 @@ static void defaults(void **state)
     assert_int_equal(config.body_stall_ms, 30000);
     assert_int_equal(config.idle_timeout_ms, 75000);
     assert_int_equal(config.write_stall_ms, 60000);
+    assert_int_equal(config.refused_body_ms, 1000);
     assert_null(config.server_name);
 }
 
