@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -185,26 +186,173 @@ static void *churn(void *arg)
     return NULL;
 }
 
-/* A core that does all: for each request its query, an event that stores what the prompt added and one that removes what went for it. */
-static void mix(void)
+/* ---- a core that does all ---- */
+
+/* An event with what it points to. */
+struct change {
+    bt_kv_event_t event;
+    uint64_t hashes[OWN];
+    uint32_t tokens[PROMPT * BLOCK];
+    uint32_t part;
+    uint8_t bytes[8192]; /* as vLLM sends it */
+    size_t size;
+};
+
+static void put_byte(struct change *e, unsigned byte)
+{
+    e->bytes[e->size++] = (uint8_t) byte;
+}
+
+static void put_number(struct change *e, unsigned tag, uint64_t n, unsigned bytes)
+{
+    put_byte(e, tag);
+    while (bytes-- > 0)
+        put_byte(e, (unsigned) (n >> 8 * bytes) & 255);
+}
+
+static void put_text(struct change *e, const char *text)
+{
+    put_byte(e, 0xa0 + (unsigned) strlen(text));
+    for (; *text != '\0'; text++)
+        put_byte(e, (unsigned char) *text);
+}
+
+static void put_member(struct change *e, const char *key, const char *text)
+{
+    put_text(e, key);
+    put_text(e, text);
+}
+
+/* [time, [{type, block_hashes, ...}], rank] */
+static void encode(struct change *e)
+{
+    const bool is_stored = e->event.kind == BT_KV_STORED;
+
+    e->size = 0;
+    put_byte(e, 0x93);
+    put_number(e, 0xcb, 0, 8);
+    put_byte(e, 0x91);
+    put_byte(e, is_stored ? 0x86 : 0x83);
+    put_member(e, "type", is_stored ? "BlockStored" : "BlockRemoved");
+    put_text(e, "block_hashes");
+    put_number(e, 0xdc, OWN, 2);
+    for (unsigned i = 0; i < OWN; i++)
+        put_number(e, 0xcf, e->hashes[i], 8);
+    if (is_stored) {
+        put_text(e, "parent_block_hash");
+        put_number(e, 0xcf, e->event.parent, 8);
+        put_text(e, "token_ids");
+        put_number(e, 0xdc, OWN * BLOCK, 2);
+        for (unsigned i = 0; i < OWN * BLOCK; i++)
+            put_number(e, 0xce, e->event.tokens[i], 4);
+        put_text(e, "block_size");
+        put_byte(e, BLOCK);
+    }
+    put_member(e, "medium", "GPU");
+    put_byte(e, 0);
+}
+
+static void set_change(struct change *e, enum bt_kv_event_kind kind, unsigned w, unsigned c)
+{
+    fill(e->tokens, w, c);
+    for (unsigned i = 0; i < OWN; i++)
+        e->hashes[i] = name_of(w, c, SHARED + i);
+    e->part = 1 + w;
+    e->event = (bt_kv_event_t){.kind = kind,
+                               .hashes = e->hashes,
+                               .hash_count = OWN,
+                               .has_parent = true,
+                               .parent = name_of(w, c, SHARED - 1),
+                               .tokens = e->tokens + (size_t) SHARED * BLOCK,
+                               .token_count = OWN * BLOCK,
+                               .block_tokens = BLOCK};
+    encode(e);
+}
+
+/* Written BATCH at a time, as the prompts are. */
+static struct change gone[BATCH], come[BATCH];
+
+static void next_changes(void)
+{
+    for (unsigned i = 0; i < BATCH; i++, replaced++) {
+        set_change(&gone[i], BT_KV_REMOVED, replaced % workers, replaced / workers);
+        set_change(&come[i], BT_KV_STORED, replaced % workers, replaced / workers + conversations);
+    }
+}
+
+static void apply_change(struct change *e)
+{
+    bt_kv_part_apply(index_, e->part, &e->event);
+}
+
+static bt_kv_decoder_t decoder;
+
+static void on_event(void *user, const bt_kv_event_t *event)
+{
+    const struct change *e = user;
+
+    if (event->hash_count != OWN)
+        die("an event was not understood");
+    bt_kv_part_apply(index_, e->part, event);
+}
+
+static void decode_change(struct change *e)
+{
+    if (bt_kv_decode(&decoder, (bt_str_t){(const char *) e->bytes, e->size}, on_event, e) < 0)
+        die("a payload was not understood");
+}
+
+/* For each request its query, an event that removes what goes for it and one that stores what the prompt adds. */
+static void mix(bt_kv_query_t *query, void (*change)(struct change *), const char *what)
+{
+    double cpu = 0;
+
+    for (unsigned from = 0; from < ASKED; from += BATCH) {
+        fill_batch(from);
+        next_changes();
+        const double before = seconds(CLOCK_THREAD_CPUTIME_ID);
+        for (unsigned i = 0; i < BATCH; i++) {
+            (void) find(query, from + i);
+            change(&gone[i]);
+            change(&come[i]);
+        }
+        cpu += seconds(CLOCK_THREAD_CPUTIME_ID) - before;
+    }
+    printf("requests and events%-11s %9.0f/s of CPU   (a query of %u blocks : an event of %u "
+           "stored : one of %u removed)\n",
+           what, 3 * ASKED / cpu, PROMPT, OWN, OWN);
+}
+
+static void change_alone(void)
+{
+    double removed = 0, stored = 0;
+
+    for (unsigned from = 0; from < ASKED; from += BATCH) {
+        next_changes();
+        const double before = seconds(CLOCK_THREAD_CPUTIME_ID);
+        for (unsigned i = 0; i < BATCH; i++)
+            apply_change(&gone[i]);
+        const double between = seconds(CLOCK_THREAD_CPUTIME_ID);
+        for (unsigned i = 0; i < BATCH; i++)
+            apply_change(&come[i]);
+        removed += between - before;
+        stored += seconds(CLOCK_THREAD_CPUTIME_ID) - between;
+    }
+    printf("events of one kind             %9.0f/s of CPU stored, %.0f/s removed\n", ASKED / stored,
+           ASKED / removed);
+}
+
+static void do_all(void)
 {
     bt_kv_query_t *query;
-    double cpu = 0;
 
     if (bt_kv_query_new(&query, index_) < 0)
         die("no query");
-    for (unsigned from = 0; from < ASKED; from += BATCH) {
-        fill_batch(from);
-        double before = seconds(CLOCK_THREAD_CPUTIME_ID);
-        for (unsigned i = from; i < from + BATCH; i++)
-            (void) find(query, i);
-        cpu += seconds(CLOCK_THREAD_CPUTIME_ID) - before;
-        for (unsigned i = 0; i < BATCH; i++)
-            cpu += replace(replaced++);
-    }
-    printf("requests and events, mixed     %9.0f/s of CPU   (a query of %u blocks : an event of %u "
-           "stored : one of %u removed)\n",
-           3 * ASKED / cpu, PROMPT, OWN, OWN);
+    mix(query, apply_change, ", mixed");
+    change_alone();
+    bt_kv_decoder_init(&decoder);
+    mix(query, decode_change, ", decoded");
+    bt_kv_decoder_fini(&decoder);
     bt_kv_query_free(query);
 }
 
@@ -272,7 +420,7 @@ int main(int argc, char **argv)
     atomic_store(&is_over, true);
     pthread_join(thread, NULL);
     printf("stores and removals meanwhile  %9.0f blocks/s of CPU\n", rate);
-    mix();
+    do_all();
     bt_kv_index_stats(index_, &s);
     printf("after that                     %9.1f bytes a block of state\n",
            (double) s.bytes / (double) s.blocks);
