@@ -183,16 +183,11 @@ static int connect_error(int rc)
 static int send_request(bt_conn_t *conn)
 {
     const bt_call_t *call = conn->call;
+    const int rc = bt_stream_write_slices(&conn->stream, call->request, call->request_count);
 
-    for (unsigned i = 0; i < call->request_count; i++) {
-        const struct bt_slice *slice = &call->request[i];
-        int rc =
-            slice->n > 0 ? bt_stream_write(&conn->stream, slice->owner, slice->p, slice->n) : 0;
-        if (rc < 0)
-            return rc;
-    }
-    wait_for_send(conn);
-    return 0;
+    if (rc == 0)
+        wait_for_send(conn);
+    return rc;
 }
 
 static bool is_out_of_descriptors(int rc)

@@ -1,7 +1,7 @@
 /* server_answer.c - writing answers.
  *
- * Heads and copied bodies go into `out`, one buffer that is filled from the front and shared by reference; data given
- * by the handler goes into the stream's queue as it is. In a chunked answer the slices of one turn are first kept in
+ * Heads and short bodies are written where the stream gathers what it copies, so that they leave as one piece; longer data
+ * goes into its queue as it is. In a chunked answer the slices of one turn are first kept in
  * `open`, because the size of their chunk is known only when the turn ends: then on_flush writes size, slices and CRLF,
  * and the stream sends them with whatever head stands before them in one system call. While the client is slow there is no
  * such moment; slices are then passed on at once, so that the stream can copy small ones out of large buffers.
@@ -14,7 +14,7 @@
 #define STATUS_LINE_MAX 256U
 #define CORS_MAX 1024U     /* an origin has 256 at most */
 #define CHUNK_HEAD_MAX 18U /* 16 digits, CRLF */
-#define EMIT_COPY_MAX 1024U
+#define COPY_MAX 1024U     /* of a body; what is longer costs more than a slice */
 
 static void fail(bt_server_conn_t *c)
 {
@@ -76,7 +76,7 @@ static void emit_slices(bt_server_conn_t *c)
 /* A token is copied: three slices cost more than its bytes, here and in the kernel. */
 static void emit_copy(bt_server_conn_t *c)
 {
-    char text[CHUNK_HEAD_MAX + EMIT_COPY_MAX + 2], *at = text + CHUNK_HEAD_MAX;
+    char text[CHUNK_HEAD_MAX + COPY_MAX + 2], *at = text + CHUNK_HEAD_MAX;
     const char *head = chunk_head(c->open_bytes, text);
 
     for (unsigned i = 0; i < c->open_count; i++) {
@@ -91,7 +91,7 @@ static void emit_copy(bt_server_conn_t *c)
 void bt_conn_emit(bt_server_conn_t *c, bool last)
 {
     if (c->open_count > 0) {
-        if (c->open_bytes <= EMIT_COPY_MAX)
+        if (c->open_bytes <= COPY_MAX)
             emit_copy(c);
         else
             emit_slices(c);
@@ -135,27 +135,6 @@ static void add_to_chunk(bt_server_conn_t *c, bt_buf_t *owner, const char *p, si
 }
 
 /* ---- head ---- */
-
-/* n bytes of room in `out`; NULL when memory is out. */
-static char *out_room(bt_server_conn_t *c, size_t n)
-{
-    if (c->out != NULL && c->out->refs == 1)
-        c->out->len = 0;
-    if (c->out == NULL || c->out->cap - c->out->len < n) {
-        bt_buf_t *buf = bt_buf_new(n);
-        if (buf == NULL)
-            return NULL;
-        bt_buf_unref(c->out);
-        c->out = buf;
-    }
-    return c->out->data + c->out->len;
-}
-
-static void queue_out(bt_server_conn_t *c, size_t n)
-{
-    c->out->len += n;
-    queue(c, c->out, c->out->data + c->out->len - n, n);
-}
 
 struct writer {
     char *at;
@@ -244,7 +223,7 @@ static void http1_start(bt_exchange_t *x, unsigned status, const bt_header_t *he
         return;
     x->status = status;
     choose_framing(c, status, length);
-    struct writer w = {out_room(c, head_bytes(x->server, headers, header_count))};
+    struct writer w = {bt_stream_room(&c->stream, head_bytes(x->server, headers, header_count))};
     if (w.at == NULL) {
         fail(c);
         return;
@@ -254,27 +233,39 @@ static void http1_start(bt_exchange_t *x, unsigned status, const bt_header_t *he
     for (unsigned i = 0; i < header_count; i++)
         put_header(&w, &headers[i]);
     put_framing(c, &w);
-    queue_out(c, (size_t) (w.at - start));
+    if (!c->broken && bt_stream_write_room(&c->stream, (size_t) (w.at - start)) < 0)
+        fail(c);
 }
 
 /* ---- body and end ---- */
 
-static void http1_write(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t n)
+/* How many of n more bytes of body the answer takes. */
+static size_t count_body(bt_exchange_t *x, size_t n)
 {
     bt_server_conn_t *c = bt_conn_of(x);
 
-    if (c->state != BT_CONN_ANSWER || BT_SOFT(x->status == 0))
-        return;
-    if (c->no_body)
-        return;
+    if (c->state != BT_CONN_ANSWER || BT_SOFT(x->status == 0) || c->no_body)
+        return 0;
     if (c->has_length) {
         if (BT_SOFT(n > c->length_left))
             n = (size_t) c->length_left;
         c->length_left -= n;
     }
     x->body_sent += n;
+    return n;
+}
+
+static void http1_write(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t n)
+{
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    n = count_body(x, n);
+    if (n == 0)
+        return;
     if (c->chunked)
         add_to_chunk(c, owner, p, n);
+    else if (n <= COPY_MAX)
+        queue_copy(c, p, n);
     else
         queue(c, owner, p, n);
     if (bt_exchange_blocked(x))
@@ -369,19 +360,7 @@ void bt_conn_answered(bt_server_conn_t *c)
 
 static void http1_write_copy(bt_exchange_t *x, const char *p, size_t n)
 {
-    bt_server_conn_t *c = bt_conn_of(x);
-    char *copy;
-
-    if (c->state != BT_CONN_ANSWER || c->no_body || c->broken)
-        return;
-    copy = out_room(c, n);
-    if (copy == NULL) {
-        fail(c);
-        return;
-    }
-    memcpy(copy, p, n);
-    c->out->len += n;
-    http1_write(x, c->out, copy, n);
+    queue_copy(bt_conn_of(x), p, count_body(x, n));
 }
 
 static size_t http1_pending(const bt_exchange_t *x)

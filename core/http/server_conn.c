@@ -98,10 +98,9 @@ static void drop_input(bt_server_conn_t *c)
 void bt_conn_drop_exchange(bt_server_conn_t *c)
 {
     bt_conn_drop_open(c);
-    bt_buf_unref(c->out);
     bt_buf_unref(c->head_buf);
     bt_buf_unref(c->x.body_buf);
-    c->out = c->head_buf = c->x.body_buf = NULL;
+    c->head_buf = c->x.body_buf = NULL;
     bt_arena_fini(&c->x.arena);
     bt_unfinished_close(&c->x.unfinished);
 }
@@ -510,11 +509,7 @@ static void on_write_error(bt_stream_t *stream, int rc)
  */
 static void on_sent(bt_stream_t *stream)
 {
-    bt_server_conn_t *c = conn_of(stream);
-
-    bt_buf_unref(c->out); /* a stream that has its head needs no buffer for another one */
-    c->out = NULL;
-    bt_conn_answered(c);
+    bt_conn_answered(conn_of(stream));
 }
 
 /* The end of a turn: the slices of the open chunk get their head. */

@@ -27,7 +27,7 @@ typedef struct bt_exchange_wire {
     void (*start)(bt_exchange_t *x, unsigned status, const bt_header_t *headers,
                   unsigned header_count, uint64_t length);
     void (*write)(bt_exchange_t *x, bt_buf_t *owner, const char *p, size_t n);
-    void (*write_copy)(bt_exchange_t *x, const char *p, size_t n); /* a whole small body */
+    void (*write_copy)(bt_exchange_t *x, const char *p, size_t n); /* a whole body */
     void (*end)(bt_exchange_t *x);
     void (*abort)(bt_exchange_t *x);
     void (*reset)(bt_exchange_t *x);
@@ -67,7 +67,6 @@ typedef struct bt_server_conn {
     bt_chunk_t chunk;   /* of a chunked request body */
 
     /* answer */
-    bt_buf_t *out; /* copied heads and small bodies */
     struct bt_slice *
         open; /* data of the chunk whose head is not written yet; refs owners; NULL between turns */
     struct bt_slice open_first; /* is enough for one piece */

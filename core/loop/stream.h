@@ -84,6 +84,12 @@ void bt_stream_say_end(bt_stream_t *s);
 int bt_stream_write(bt_stream_t *s, bt_buf_t *owner, const char *p, size_t n);
 /* Queues one slice whose bytes are copied into a buffer of the stream (small things: chunk heads). */
 int bt_stream_write_copy(bt_stream_t *s, const char *p, size_t n);
+/* The same, without another copy: room for n bytes, or NULL, then what of it has been filled. No stream of the loop writes in
+ * between. */
+char *bt_stream_room(bt_stream_t *s, size_t n);
+int bt_stream_write_room(bt_stream_t *s, size_t n);
+/* Queues all of them. Those of a short message are put together: a slice costs more than its bytes, here and in the kernel. */
+int bt_stream_write_slices(bt_stream_t *s, const struct bt_slice *slices, unsigned count);
 /* Sends what is queued now instead of at the end of the turn. Callbacks that follow from it still come at its end. */
 void bt_stream_flush(bt_stream_t *s);
 /* Puts s on the list of the turn's end though nothing may be queued: on_flush and on_sent will come. */

@@ -19,6 +19,7 @@
 #include "loop/stream_impl.h"
 
 #include "base/err.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <string.h>
@@ -28,7 +29,7 @@
 #define WAIT_SLICES 4U                  /* slices of one uv_write: more would make libuv allocate */
 #define WAIT_BYTES ((size_t) 16384)     /* bytes of one uv_write */
 #define COPY_BELOW ((size_t) 4096)      /* smaller slices are copied when they have to wait */
-#define SHARED_COPY_MAX ((size_t) 2048) /* what is longer is copied into a buffer of its own */
+#define SHARED_COPY_MAX ((size_t) 4096) /* what is longer is copied into a buffer of its own */
 
 static void drain_events(bt_stream_t *s);
 
@@ -120,15 +121,16 @@ static int need_copy_room(bt_stream_t *s, size_t n)
     return 0;
 }
 
-int bt_stream_write_copy(bt_stream_t *s, const char *p, size_t n)
+char *bt_stream_room(bt_stream_t *s, size_t n)
+{
+    return need_copy_room(s, n) == 0 ? s->copy_buf->data + s->copy_buf->len : NULL;
+}
+
+int bt_stream_write_room(bt_stream_t *s, size_t n)
 {
     if (n == 0 || !bt_stream_takes_writes(s))
         return 0;
-    int rc = need_copy_room(s, n);
-    if (rc < 0)
-        return rc;
     char *at = s->copy_buf->data + s->copy_buf->len;
-    memcpy(at, p, n);
     s->copy_buf->len += n;
     /* Right behind the last slice? Then that one grows. (uv has its own copy of the lengths it writes.) */
     struct bt_slice *last = s->queue.first != NULL ? &s->queue.last->slice : NULL;
@@ -138,6 +140,43 @@ int bt_stream_write_copy(bt_stream_t *s, const char *p, size_t n)
         return 0;
     }
     return push_slice(s, s->copy_buf, at, n);
+}
+
+int bt_stream_write_copy(bt_stream_t *s, const char *p, size_t n)
+{
+    if (n == 0 || !bt_stream_takes_writes(s))
+        return 0;
+    char *at = bt_stream_room(s, n);
+    if (at == NULL)
+        return BT_E_NOMEM;
+    memcpy(at, p, n);
+    return bt_stream_write_room(s, n);
+}
+
+static int write_each(bt_stream_t *s, const struct bt_slice *slices, unsigned count)
+{
+    int rc = 0;
+
+    for (unsigned i = 0; i < count && rc == 0; i++)
+        rc = bt_stream_write(s, slices[i].owner, slices[i].p, slices[i].n);
+    return rc;
+}
+
+int bt_stream_write_slices(bt_stream_t *s, const struct bt_slice *slices, unsigned count)
+{
+    size_t n = 0;
+    char *at;
+
+    for (unsigned i = 0; i < count; i++)
+        n += slices[i].n;
+    if (n > SHARED_COPY_MAX || !bt_stream_takes_writes(s))
+        return write_each(s, slices, count);
+    at = bt_stream_room(s, n);
+    if (at == NULL)
+        return BT_E_NOMEM;
+    for (unsigned i = 0; i < count; i++)
+        bt_str_put(&at, (bt_str_t){slices[i].p, slices[i].n});
+    return bt_stream_write_room(s, n);
 }
 
 /* ---- flush ---- */

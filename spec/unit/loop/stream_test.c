@@ -149,6 +149,35 @@ static void test_write_copy(void **state)
     close(peer);
 }
 
+/* The slices of a short message leave as one, those of a long one as they are; some may be empty. */
+static void test_write_slices(void **state)
+{
+    static char text[6000], got[sizeof(text)];
+    const struct bt_slice brief[] = {{text, 10, NULL}, {text + 10, 0, NULL}, {text + 10, 30, NULL}};
+    const struct bt_slice longer[] = {{text, 1000, NULL}, {text + 1000, 5000, NULL}};
+    struct end e;
+    int peer;
+
+    open_pair(&e, &peer);
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = pattern_at(i);
+    assert_int_equal(bt_stream_write_slices(&e.s, brief, 3), 0);
+    assert_int_equal(bt_stream_pending(&e.s), 40);
+    assert_ptr_equal(e.s.queue.first, e.s.queue.last);
+    assert_true(e.s.queue.first->slice.p != text);
+    turn(&loop, 1);
+    assert_int_equal(recv(peer, got, 40, MSG_WAITALL), 40);
+    assert_memory_equal(got, text, 40);
+    assert_int_equal(bt_stream_write_slices(&e.s, longer, 2), 0);
+    assert_ptr_equal(e.s.queue.first->slice.p, text);
+    assert_ptr_equal(e.s.queue.last->slice.p, text + 1000);
+    TURN_UNTIL(&loop, bt_stream_pending(&e.s) == 0);
+    assert_int_equal(recv(peer, got, sizeof(got), MSG_WAITALL), sizeof(got));
+    assert_memory_equal(got, text, sizeof(got));
+    close_end(&e);
+    close(peer);
+}
+
 /* on_flush adds what belongs in front of the bytes of this turn; on_sent tells that all is out. */
 static unsigned flushes, sents;
 
@@ -760,6 +789,7 @@ int main(void)
         WITH_LOOP(test_no_buffers_are_no_end),
         WITH_LOOP(test_many_slices),
         WITH_LOOP(test_write_copy),
+        WITH_LOOP(test_write_slices),
         WITH_LOOP(test_last_bytes_of_a_turn),
         WITH_LOOP(test_writing_without_end_in_the_flush_point),
         WITH_LOOP(test_last_bytes_before_a_close),
