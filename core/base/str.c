@@ -87,13 +87,17 @@ void bt_str_tame(char *p, size_t n)
 #define NEEDLE_MAX 64 /* a longer one could make it look at each byte too often */
 
 /* At which of sixteen places both bytes stand, the second one `apart` behind the first. */
-static unsigned places_of(const char *p, size_t apart, __m128i first, __m128i last)
+static __m128i marks_of(const char *p, size_t apart, __m128i first, __m128i last)
 {
     const __m128i a = _mm_loadu_si128((const __m128i *) (const void *) p);
     const __m128i b = _mm_loadu_si128((const __m128i *) (const void *) (p + apart));
 
-    return (unsigned) _mm_movemask_epi8(
-        _mm_and_si128(_mm_cmpeq_epi8(a, first), _mm_cmpeq_epi8(b, last)));
+    return _mm_and_si128(_mm_cmpeq_epi8(a, first), _mm_cmpeq_epi8(b, last));
+}
+
+static unsigned places_of(const char *p, size_t apart, __m128i first, __m128i last)
+{
+    return (unsigned) _mm_movemask_epi8(marks_of(p, apart, first, last));
 }
 
 /* The first of them from `at` on; `places`: there is none. */
@@ -103,6 +107,10 @@ static size_t next_place(const char *p, size_t at, size_t places, size_t apart, 
     const char *here = p + at, *end = p + places;
     unsigned hits;
 
+    for (; end - here >= 2 * STEP; here += 2 * STEP) /* most have none */
+        if (_mm_movemask_epi8(_mm_or_si128(marks_of(here, apart, first, last),
+                                           marks_of(here + STEP, apart, first, last))) != 0)
+            break;
     for (; end - here >= STEP; here += STEP)
         if ((hits = places_of(here, apart, first, last)) != 0)
             return (size_t) (here - p) + (size_t) __builtin_ctz(hits);

@@ -29,9 +29,10 @@ static inline bt_str_t bt_str(const char *z)
     return (bt_str_t){z, z != NULL ? strlen(z) : 0};
 }
 
+/* Most of one length differ in their first byte already: no call for those. */
 static inline bool bt_str_eq(bt_str_t a, bt_str_t b)
 {
-    return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0);
+    return a.n == b.n && (a.n == 0 || (a.p[0] == b.p[0] && memcmp(a.p, b.p, a.n) == 0));
 }
 
 /* ASCII case-insensitive. Most names of one length differ in their first byte by more than the bit of the case. */
@@ -49,7 +50,8 @@ static inline bool bt_str_starts(bt_str_t s, bt_str_t prefix)
 static inline bool bt_str_ends(bt_str_t s, bt_str_t suffix)
 {
     return s.n >= suffix.n &&
-           (suffix.n == 0 || memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0);
+           (suffix.n == 0 || (s.p[s.n - 1] == suffix.p[suffix.n - 1] &&
+                              memcmp(s.p + s.n - suffix.n, suffix.p, suffix.n) == 0));
 }
 
 /* FNV-1a, 64 bit: for tables whose keys nobody can choose to collide at scale (bounded tables). */
