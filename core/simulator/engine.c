@@ -182,9 +182,10 @@ static bool hold_prompt(bt_sim_engine_t *e, bt_sim_job_t *job)
         return false;
     job->is_held = true;
     job->answer_rooms = rooms;
+    const uint32_t left = job->left; /* when it was preempted */
     job->left = r->input - cached + job->made;
     if (job->is_again) {
-        e->recomputed_tokens += job->left;
+        e->recomputed_tokens += job->left > left ? job->left - left : 0;
         return true;
     }
     job->cached = cached;
@@ -235,8 +236,15 @@ double bt_sim_engine_kv_used(const bt_sim_engine_t *e)
 
 /* ---- preempted ---- */
 
+/* What a prompt's steps have not come to yet is nobody's prefix. */
 static void preempt(bt_sim_engine_t *e, bt_sim_job_t *job)
 {
+    const bt_sim_request_t *r = job->request;
+    const uint32_t whole = bt_sim_whole_blocks(e->trace, r);
+    const uint32_t made = (r->input + job->made - job->left) / e->trace->block_tokens;
+
+    if (made < whole)
+        bt_sim_kv_not_made(&e->kv, bt_sim_blocks(e->trace, r) + made, whole - made);
     bt_sim_engine_let_go(e, job, true);
     job->answer_rooms = 0;
     job->is_held = false;

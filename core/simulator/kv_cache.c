@@ -222,6 +222,18 @@ bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, 
     return true;
 }
 
+void bt_sim_kv_not_made(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count)
+{
+    for (uint32_t i = count; i > 0; i--) {
+        struct bt_sim_kv_block *b = &kv->blocks[kv->index[find(kv, ids[i - 1])]];
+        if (b == kv->blocks || b->holders != 1 || !b->is_here)
+            continue;
+        b->is_here = false;
+        if (kv->on_change != NULL)
+            kv->on_change(kv->user, b->id, NULL, false);
+    }
+}
+
 /* The end first, so that it is the first to be forgotten. */
 void bt_sim_kv_let_go(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms)
 {

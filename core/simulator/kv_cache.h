@@ -38,6 +38,8 @@ bool bt_sim_kv_hold(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, 
 /* The same of a prompt whose KV is still elsewhere. */
 bool bt_sim_kv_expect(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms);
 void bt_sim_kv_arrived(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count);
+/* Of these the KV has not been made, and will not be yet: they are as expected ones, but those that others hold too. */
+void bt_sim_kv_not_made(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count);
 void bt_sim_kv_let_go(bt_sim_kv_cache_t *kv, const uint64_t *ids, uint32_t count, uint32_t rooms);
 
 #endif

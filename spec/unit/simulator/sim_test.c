@@ -151,6 +151,25 @@ static void test_a_pairs_answer_is_preempted(void **state)
     assert_int_equal(out->engines[1].prompt_tokens, 0);
 }
 
+/* Of a prompt that is preempted half-way only what was computed is a prefix when it is let in again. */
+static void test_a_preempted_prompt_is_computed_whole(void **state)
+{
+    ask(0, 16, 40, 1);
+    ask(0.21, 208, 1, 101);
+    model.kv_tokens = 256;
+    preempts = true;
+    run(0, 0, 1);
+    preempts = false;
+    model.kv_tokens = 1024;
+    /* At 212 ms a step of 63 tokens begins. Then the first needs a fourth block, and makes its last 7 alone. */
+    const double end_ms = 26 + 31 * 6 + (6 + 10 + 63) + 7 * 6;
+    near(end_ms, (double) out->results[0].total_ms);
+    /* Three blocks of the 63 are a prefix: 160 tokens in three steps. */
+    near(end_ms - 210 + 3 * 10 + 160, (double) out->results[1].total_ms);
+    assert_int_equal(out->engines[0].preempted, 1);
+    assert_int_equal(out->engines[0].recomputed_tokens, 15);
+}
+
 static uint64_t endless(void)
 {
     uint64_t tokens = 0;
@@ -247,6 +266,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_a_pair, begin, end),
         cmocka_unit_test_setup_teardown(test_the_youngest_is_preempted, begin, end),
         cmocka_unit_test_setup_teardown(test_a_pairs_answer_is_preempted, begin, end),
+        cmocka_unit_test_setup_teardown(test_a_preempted_prompt_is_computed_whole, begin, end),
         cmocka_unit_test_setup_teardown(test_chunks_and_a_cached_beginning, begin, end),
         cmocka_unit_test_setup_teardown(test_a_batch_is_bounded, begin, end),
         cmocka_unit_test_setup_teardown(test_links_are_shared, begin, end),
