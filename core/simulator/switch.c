@@ -1,7 +1,8 @@
 /* switch.c - engines that take the other role, when it is asked for or when the gateway's own advice stays (cluster/advice.h).
  *
  * As cluster/roles has it: the worker gets no new requests, and when nothing of it is left its engine changes, which takes SWITCH_S and costs its
- * cache; then a worker by the other role takes its place. A decode that prefills are under way for serves these yet: an engine can do both.
+ * cache; then a worker by the other role takes its place. A decode that prefills are under way for serves these yet: an engine can do both. What
+ * comes to it while it changes is finished first, as an engine refuses that is not idle.
  * Who is not idle in time serves on as before. By itself the gateway switches one worker at a time, of the role that has had too many at three
  * looks a window apart, and never the last of a role. */
 #include "simulator/sim_impl.h"
@@ -129,6 +130,11 @@ void bt_sim_switched(bt_sim_run_t *r, unsigned engine)
 
     if (!bt_sim_works(r, engine)) {
         give_up(r, engine);
+        return;
+    }
+    if (!is_idle(r, engine)) { /* a prefill that was under way has been done since */
+        set_switching(r->workers[engine], BT_SWITCH_DRAINING);
+        bt_sim_switch_drain(r, engine);
         return;
     }
     bt_sim_events_forget(&r->events, BT_SIM_LEASE, engine, NULL);

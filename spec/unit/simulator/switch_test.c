@@ -48,6 +48,18 @@ static void test_what_runs_is_finished_first(void **state)
         assert_true(out->results[i].is_served);
 }
 
+/* Nothing is on d0 when it is asked, but KV comes to it before it has changed: 600 ms long, from 704 ms on. */
+static void test_what_comes_meanwhile_is_finished(void **state)
+{
+    ask(0, 600, 4, 1);
+    ask(5, 600, 4, 101);
+    run(1, 2, "d0@0.01", "p0@4");
+    near(2.36, out->switches[0].done_s); /* looked at every 50 ms from 1.06 on, and a second */
+    near(600 + 10 * 10 + 600 + 4 * 6, (double) out->results[0].total_ms);
+    assert_true(out->results[1].is_served);
+    assert_int_equal(out->engines[1].prompt_tokens, 600);
+}
+
 /* d0 becomes the first prefill of the list, d1 is the only decode; what it had cached is gone, and it is there for prompts. */
 static void test_it_serves_in_its_new_role(void **state)
 {
@@ -129,6 +141,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_what_runs_is_finished_first, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_comes_meanwhile_is_finished, begin, end),
         cmocka_unit_test_setup_teardown(test_it_serves_in_its_new_role, begin, end),
         cmocka_unit_test_setup_teardown(test_the_last_of_a_role_stays, begin, end),
         cmocka_unit_test_setup_teardown(test_a_dead_one_stays_as_it_is, begin, end),
