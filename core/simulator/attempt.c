@@ -359,7 +359,7 @@ void bt_sim_job_moved(bt_sim_run_t *r, unsigned at, bt_sim_job_t *job)
     bt_sim_engine_let_go(&r->engines[job->prefill], job, false);
     flight_of(job)->stage = BT_SIM_ANSWER;
     bt_sim_engine_arrived(&r->engines[at], job);
-    start_step(r, job->prefill); /* there is room again */
+    bt_sim_engine_go_on(r, job->prefill); /* there is room again */
     start_step(r, at);
 }
 

@@ -1,11 +1,13 @@
 /* Engines that take the other role: when they may, what becomes of what is on them, and the gateway's own advice. */
 #include "help.h"
 
+static const char *policy = policy_file;
+
 static void run(unsigned prefills, unsigned decodes, const char *switches, const char *fail)
 {
     bt_sim_failure_t failures[BT_SIM_FAILURES_MAX];
     bt_sim_switch_t list[BT_SIM_SWITCHES_MAX];
-    bt_sim_setup_t setup = {.policy = policy_file,
+    bt_sim_setup_t setup = {.policy = policy,
                             .model = &model,
                             .trace = &trace,
                             .prefills = prefills,
@@ -58,6 +60,20 @@ static void test_what_comes_meanwhile_is_finished(void **state)
     near(600 + 10 * 10 + 600 + 4 * 6, (double) out->results[0].total_ms);
     assert_true(out->results[1].is_served);
     assert_int_equal(out->engines[1].prompt_tokens, 600);
+}
+
+/* d0 is a prefill when the KV of a decode's comes that it was planned for: it has no room until its own prompt's KV has gone, at 1505 ms. */
+static void test_what_awaits_room_goes_on_in_its_new_role(void **state)
+{
+    ask(0, 960, 4, 1);
+    ask(1.065, 200, 4, 101);
+    ask(5, 16, 4, 121);
+    policy = "round_robin";
+    run(1, 2, "d0@0.01", "");
+    policy = policy_file;
+    near(1.06, out->switches[0].done_s);
+    near(440 + 4 * 6, (double) out->results[1].total_ms);
+    near(1505 + 960 + 4 * 6, (double) out->results[0].total_ms);
 }
 
 /* d0 becomes the first prefill of the list, d1 is the only decode; what it had cached is gone, and it is there for prompts. */
@@ -142,6 +158,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_what_runs_is_finished_first, begin, end),
         cmocka_unit_test_setup_teardown(test_what_comes_meanwhile_is_finished, begin, end),
+        cmocka_unit_test_setup_teardown(test_what_awaits_room_goes_on_in_its_new_role, begin, end),
         cmocka_unit_test_setup_teardown(test_it_serves_in_its_new_role, begin, end),
         cmocka_unit_test_setup_teardown(test_the_last_of_a_role_stays, begin, end),
         cmocka_unit_test_setup_teardown(test_a_dead_one_stays_as_it_is, begin, end),
