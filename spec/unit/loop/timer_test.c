@@ -360,6 +360,58 @@ static void test_reads_first_after_it_stood_still(void **state)
     close(ends[1]);
 }
 
+/* Its alarm is late: it has gone off once, and the loop reads. */
+static void be_late(struct probe *p)
+{
+    init(p, on_probe);
+    start(p, 8);
+    usleep(200000);
+    turn(&loop, 1);
+    assert_int_equal(p->fired, 0);
+}
+
+static void test_starts_and_stops_while_it_reads(void **state)
+{
+    static struct probe late; /* the loop's end finds it */
+    struct probe soon, later;
+
+    be_late(&late);
+    init(&soon, on_probe);
+    init(&later, on_probe);
+    bt_timer_stop(&late.timer); /* nobody is active, and the alarm goes off all the same */
+    start(&later, 60);
+    start(&soon, 0);
+    TURN_UNTIL(&loop, later.fired == 1);
+    assert_int_equal(late.fired, 0);
+    assert_int_equal(soon.fired, 1);
+    assert_false(soon.early || later.early);
+    be_late(&late);
+    bt_timer_stop(&late.timer);
+    TURN_UNTIL(&loop, uv_backend_timeout(&loop.uv) == -1);
+    be_late(&late); /* and the loop ends */
+}
+
+static void on_again(bt_timer_t *timer)
+{
+    on_probe(timer);
+    start(bt_container_of(timer, struct probe, timer), 8);
+}
+
+/* Each of its alarms is late. */
+static void test_fires_on_a_loop_that_is_always_slow(void **state)
+{
+    struct probe p;
+
+    init(&p, on_again);
+    start(&p, 8);
+    for (unsigned i = 0; i < 8; i++) {
+        usleep(150000);
+        turn(&loop, 1);
+    }
+    assert_int_equal(p.fired, 4);
+    bt_timer_stop(&p.timer);
+}
+
 static void test_stop_after_the_loop_has_gone(void **state)
 {
     bt_loop_t other;
@@ -391,6 +443,8 @@ int main(void)
         WITH_LOOP(test_never_does_not_overflow),
         WITH_LOOP(test_random_starts_and_stops),
         WITH_LOOP(test_reads_first_after_it_stood_still),
+        WITH_LOOP(test_starts_and_stops_while_it_reads),
+        WITH_LOOP(test_fires_on_a_loop_that_is_always_slow),
         WITH_LOOP(test_stop_after_the_loop_has_gone),
     };
     alarm(55);
