@@ -32,15 +32,24 @@ static uint64_t to_server, to_client; /* carried so far */
 static char *tapped;                  /* what went to the client */
 static size_t tapped_n;
 
-/* By the linker's --wrap: how often those who accept have given bytes to the kernel. One for all files of a program. */
+/* By the linker's --wrap: how often those who accept have given bytes to the kernel, and how many it takes at once at most. One for all
+ * files of a program. */
 ssize_t __real_bt_stream_send_now(const bt_stream_t *s, const uv_buf_t *bufs, unsigned count);
 ssize_t __wrap_bt_stream_send_now(const bt_stream_t *s, const uv_buf_t *bufs, unsigned count);
 __attribute__((weak)) unsigned server_sends;
+__attribute__((weak)) size_t server_room = SIZE_MAX;
 __attribute__((weak)) ssize_t __wrap_bt_stream_send_now(const bt_stream_t *s, const uv_buf_t *bufs,
                                                         unsigned count)
 {
-    server_sends += s->cipher != NULL && !s->cipher->connects;
-    return __real_bt_stream_send_now(s, bufs, count);
+    if (s->cipher == NULL || s->cipher->connects)
+        return __real_bt_stream_send_now(s, bufs, count);
+    server_sends++;
+    if (server_room >= bufs[0].len)
+        return __real_bt_stream_send_now(s, bufs, count);
+    if (server_room == 0)
+        return UV_EAGAIN;
+    const uv_buf_t some = uv_buf_init(bufs[0].base, (unsigned) server_room);
+    return __real_bt_stream_send_now(s, &some, 1);
 }
 
 static inline struct side *side_of(bt_stream_t *s)

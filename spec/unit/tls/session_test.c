@@ -141,6 +141,28 @@ static void test_a_step_of_the_handshake_is_sent_at_once(void **state)
     close_all(s, c);
 }
 
+/* What a full socket has not taken of it follows by itself, and what is said next behind that. */
+static void test_a_step_of_the_handshake_waits_for_the_socket(void **state)
+{
+    static const size_t rooms[] = {0, 1, 100};
+    bt_tls_server_t *s;
+    bt_tls_client_t *c;
+
+    for (unsigned i = 0; i < sizeof(rooms) / sizeof(*rooms); i++) {
+        server_room = rooms[i];
+        open_default(&s, &c);
+        server.echo = true;
+        shake();
+        bt_stream_write(&client.s, NULL, "hello", 5);
+        STEP_UNTIL(client.got_n == 5, step());
+        server_room = SIZE_MAX;
+        assert_memory_equal(client.got, "hello", 5);
+        assert_null(server.s.cipher->out);
+        assert_null(server.s.cipher->writing);
+        close_all(s, c);
+    }
+}
+
 /* Application records on the wire, by their outer type. */
 static unsigned count_records(void)
 {
@@ -438,6 +460,7 @@ int main(void)
         WITH_LOOP(test_errors_of_others),
         WITH_LOOP(test_writes_wait_for_the_handshake),
         WITH_LOOP(test_a_step_of_the_handshake_is_sent_at_once),
+        WITH_LOOP(test_a_step_of_the_handshake_waits_for_the_socket),
         WITH_LOOP(test_slices_of_a_turn_are_one_record),
         WITH_LOOP(test_back_pressure),
         WITH_LOOP(test_stop_and_go),
