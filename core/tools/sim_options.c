@@ -6,6 +6,9 @@
 
 #define refuse(...) bt_tool_error(BT_TOOL_WRONG, "sim: ", __VA_ARGS__)
 
+#define QUEUE_TIMEOUT_S 60.0 /* unless said, as the gateway */
+#define QUEUE_AGING_S 30.0
+
 void bt_sim_tool_help(bt_text_t *out)
 {
     bt_text_puts(
@@ -186,9 +189,13 @@ static int check_changes(bt_sim_options_t *o)
 
 static int check_queue(bt_sim_options_t *o)
 {
-    if (o->queue.places == 0 && o->queue.size > 0)
-        return refuse("--queue-size: for how many places do they wait? "
-                      "--max-concurrent-requests N");
+    const char *flag = o->queue.size > 0                       ? "--queue-size"
+                       : o->queue_timeout_s != QUEUE_TIMEOUT_S ? "--queue-timeout-secs"
+                       : o->queue_aging_s != QUEUE_AGING_S     ? "--queue-aging-secs"
+                                                               : NULL;
+
+    if (o->queue.places == 0 && flag != NULL)
+        return refuse("%s: for how many places do they wait? --max-concurrent-requests N", flag);
     o->queue.timeout_ms = (uint64_t) (o->queue_timeout_s * 1000);
     o->queue.aging_ms = (uint64_t) (o->queue_aging_s * 1000);
     return 0;
@@ -230,8 +237,8 @@ int bt_sim_options(bt_sim_options_t *o, int argc, const char *const *argv)
                             .event_delay_ms = 10,
                             .speed = 1,
                             .seed = 1,
-                            .queue_timeout_s = 60,
-                            .queue_aging_s = 30,
+                            .queue_timeout_s = QUEUE_TIMEOUT_S,
+                            .queue_aging_s = QUEUE_AGING_S,
                             .slo = {.ttft_ms = 2000, .tpot_ms = 100}};
     o->advises = argc > 0 && strcmp(argv[0], "advise") == 0;
     const int first = o->advises || (argc > 0 && strcmp(argv[0], "compare") == 0);

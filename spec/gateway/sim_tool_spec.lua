@@ -312,6 +312,7 @@ return { api = 2, name = "fails", version = "1.0",
       ["random --trace conversations --switch w0@10"] = "%-%-switch: w0@10: expected a prefill or decode engine",
       ["random --engines 4 --trace conversations --switch-auto"] = "%-%-switch%-auto: %-%-engines do both",
       ["random --trace conversations --queue-size 8"] = "%-%-queue%-size: for how many places",
+      ["random --trace conversations --queue-aging-secs 8"] = "%-%-queue%-aging%-secs: for how many places",
       ["weight=1 random --trace conversations"] = "of which policy",
     }) do
       local argv = {}
