@@ -360,7 +360,13 @@ void bt_conn_answered(bt_server_conn_t *c)
 
 static void http1_write_copy(bt_exchange_t *x, const char *p, size_t n)
 {
-    queue_copy(bt_conn_of(x), p, count_body(x, n));
+    bt_server_conn_t *c = bt_conn_of(x);
+
+    n = count_body(x, n);
+    if (n > 0 && BT_SOFT(c->chunked))
+        fail(c);
+    else
+        queue_copy(c, p, n);
 }
 
 static size_t http1_pending(const bt_exchange_t *x)

@@ -247,6 +247,18 @@ static void an_answer_that_has_lost_a_chunk_does_not_end_well(void **state)
     assert_false(has("lost") || has("0\r\n\r\n"));
 }
 
+/* Who answers twice gets no bytes between the chunks, where a proxy would take them for the size of one. */
+static void a_whole_body_is_none_of_chunks(void **state)
+{
+    bt_exchange_t *x = ask(GET_1);
+    bt_exchange_start(x, 200, NULL, 0, BT_LENGTH_CHUNKED);
+    bt_exchange_flush(x);
+    bt_exchange_respond(x, 500, "text/plain", BT_STR("ffff\r\n"), NULL, 0);
+    UNTIL_CLOSED();
+    assert_true(has("chunked\r\n"));
+    assert_false(has("ffff") || has("0\r\n\r\n"));
+}
+
 /* ---- back-pressure ---- */
 
 #define FLOOD_BYTES ((size_t) 50 * 1000 * 1000)
@@ -424,6 +436,7 @@ int main(void)
         TEST(end_without_a_byte_goes_on_with_the_next_request),
         TEST(abort_shows_that_the_answer_is_cut),
         TEST(an_answer_that_has_lost_a_chunk_does_not_end_well),
+        TEST(a_whole_body_is_none_of_chunks),
         TEST(a_client_that_does_not_read_costs_little),
         TEST(fixed_length_flood_arrives_whole),
         TEST(small_events_do_not_hold_large_buffers),
