@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <uv.h>
 #include <zmq.h>
 
 struct bt_zmq_publisher {
@@ -28,7 +29,9 @@ static int bind_to(void *handle, unsigned port)
     (void) zmq_setsockopt(handle, ZMQ_LINGER, &zero, sizeof(zero));
     (void) zmq_setsockopt(handle, ZMQ_SNDHWM, &zero, sizeof(zero));
     snprintf(endpoint, sizeof(endpoint), "tcp://127.0.0.1:%u", port);
-    return zmq_bind(handle, endpoint) == 0 ? 0 : BT_E_INVAL;
+    if (zmq_bind(handle, endpoint) == 0)
+        return 0;
+    return errno == EADDRINUSE ? UV_EADDRINUSE : UV_EADDRNOTAVAIL;
 }
 
 int bt_zmq_publisher_new(bt_zmq_publisher_t **publisher_p, const bt_zmq_publisher_config_t *config)

@@ -2,11 +2,11 @@
 
 local eventually = require("gateway.support.eventually")
 local fleet = require("gateway.support.fleet")
+local free_port = require("gateway.support.port").free
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
-local socket = require("socket")
 
 local BLOCK = 16
 -- Whoever is predicted to have most, but a header may name another one. Predictions are the scores of the record. What
@@ -27,13 +27,6 @@ return { api = 2, name = "mine", version = "1",
 ]]
 
 local RECORDS = { "--record-sample", "1" }
-
-local function free_port()
-  local s = assert(socket.bind("127.0.0.1", 0))
-  local _, port = s:getsockname()
-  s:close()
-  return port
-end
 
 local f, ports
 local count = 0
