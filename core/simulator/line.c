@@ -9,7 +9,6 @@
 #include "script/shared/now.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #define MAX_BYTES 268435456 /* a gateway's --queue-max-bytes */
 
@@ -50,26 +49,9 @@ static void count_end(bt_sim_run_t *r, const bt_sim_flight_t *f, enum bt_queue_e
 
 /* ---- coming ---- */
 
-static void take_word(bt_sim_ticket_t *t, const bt_policy_queueing_t *word)
-{
-    if (word->klass[0] != '\0')
-        (void) bt_fair_class_of(bt_str(word->klass), &t->item.klass);
-    if (word->key[0] != '\0') {
-        snprintf(t->key, sizeof t->key, "%s", word->key);
-        t->item.key = bt_str(t->key);
-    }
-    if (word->weight != 0)
-        t->item.weight = word->weight;
-    if (word->timeout_ms != 0)
-        t->timeout_ms = word->timeout_ms;
-    t->is_told_cost = word->cost != 0;
-    t->item.cost = word->cost;
-}
-
 static void make_ticket(bt_sim_run_t *r, bt_sim_flight_t *f)
 {
     const bt_sim_request_t *request = f->job.request;
-    bt_policy_queueing_t word = {.weight = 0};
     bt_sim_ticket_t *t = &f->ticket;
 
     t->timeout_ms = r->setup->queue.timeout_ms;
@@ -79,8 +61,8 @@ static void make_ticket(bt_sim_run_t *r, bt_sim_flight_t *f)
                                .bytes = 4 * (uint64_t) request->input};
     if (bt_policy_has_enqueue(r->policy)) {
         const bt_policy_request_t req = bt_sim_describe(r, f);
-        if (bt_policy_enqueue(r->policy, &req, &word) == 0)
-            take_word(t, &word);
+        if (bt_policy_enqueue(r->policy, &req, &t->word) == 0)
+            bt_queue_take_word(&t->item, &t->timeout_ms, &t->word);
         else
             bt_sim_policy_error(r, bt_policy_error(r->policy));
     }
@@ -167,7 +149,7 @@ void bt_sim_line_leave(bt_sim_run_t *r, const bt_sim_flight_t *f, bool is_served
         return;
     if (is_served)
         bt_queue_learn_output(&r->line.output_tokens, request->output);
-    if (!t->is_told_cost && used > t->item.cost)
+    if (t->word.cost == 0 && used > t->item.cost)
         bt_fair_queue_charge(&r->line.fair, &t->item, used - t->item.cost);
     r->line.running--;
     hand_on(r);

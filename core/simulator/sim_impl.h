@@ -53,9 +53,9 @@ typedef struct bt_sim_intake {
 /* Where it stands in the line, if there is one. */
 typedef struct bt_sim_ticket {
     bt_fair_item_t item;
-    char key[BT_FAIR_NAME_MAX + 1];
+    bt_policy_queueing_t word;         /* of enqueue; the item's key may lie in it */
     uint64_t timeout_ms, predicted_ms; /* predicted: 0 = not known */
-    bool is_told_cost, has_place;
+    bool has_place;
     double since_s, until_s;
 } bt_sim_ticket_t;
 

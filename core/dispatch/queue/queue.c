@@ -329,17 +329,10 @@ static uint64_t cost_of(const bt_request_t *r, double output_tokens)
 
 static void take_word(struct bt_queue_ticket *t, const bt_policy_queueing_t *word)
 {
-    if (word->klass[0] != '\0')
-        (void) bt_fair_class_of(bt_str(word->klass), &t->item.klass);
+    bt_queue_take_word(&t->item, &t->timeout_ms, word);
     if (word->key[0] != '\0')
-        t->item.key = bt_arena_str(&t->request->arena, bt_str(word->key));
-    if (word->weight != 0)
-        t->item.weight = word->weight;
-    if (word->timeout_ms != 0)
-        t->timeout_ms = word->timeout_ms;
+        t->item.key = bt_arena_str(&t->request->arena, t->item.key);
     t->is_told_cost = word->cost != 0;
-    if (word->cost != 0)
-        t->item.cost = word->cost;
 }
 
 static struct bt_queue_ticket *make_ticket(bt_request_t *r)

@@ -24,6 +24,21 @@ void bt_queue_learn_output(double *output_tokens, double made)
     *output_tokens += (made - *output_tokens) / 16;
 }
 
+void bt_queue_take_word(bt_fair_item_t *item, uint64_t *timeout_ms_p,
+                        const bt_policy_queueing_t *word)
+{
+    if (word->klass[0] != '\0')
+        (void) bt_fair_class_of(bt_str(word->klass), &item->klass);
+    if (word->key[0] != '\0')
+        item->key = bt_str(word->key);
+    if (word->weight != 0)
+        item->weight = word->weight;
+    if (word->timeout_ms != 0)
+        *timeout_ms_p = word->timeout_ms;
+    if (word->cost != 0)
+        item->cost = word->cost;
+}
+
 /* Room for it at the cost of who holds most: victims, the last first. */
 static bool make_room(bt_fair_queue_t *fair, const bt_fair_item_t *item, bt_list_t *victims)
 {

@@ -1,8 +1,8 @@
-/* queue_join.h - one more comes to a line: what it costs, whom it puts out, whether it would wait too long.
+/* queue_join.h - one more comes to a line: what its policy says, what it costs, whom it puts out, whether it would wait too long.
  *
  * Owner: one line, under its lock: queue.c's, or core/simulator's in virtual time. No lock, clock or request in here.
  * Life:  a join is its caller's, for the call.
- * Flow:  cost -> join -> in line, and its victims are out | FULL or TOO_LONG, and all is as before
+ * Flow:  word, cost -> join -> in line, and its victims are out | FULL or TOO_LONG, and all is as before
  * Cost:  fair_queue.h's.
  */
 #ifndef BT_DISPATCH_QUEUE_QUEUE_JOIN_H
@@ -10,6 +10,7 @@
 
 #include "dispatch/queue/fair_queue.h"
 #include "dispatch/queue/queue_rate.h"
+#include "script/view/facts.h"
 
 /* What became of those that came to wait. */
 enum bt_queue_end {
@@ -30,6 +31,10 @@ uint64_t bt_queue_cost(uint64_t prompt_tokens, uint64_t answers, uint64_t max_to
                        double output_tokens);
 /* Of output_tokens: an answer of so many has ended. */
 void bt_queue_learn_output(double *output_tokens, double made);
+
+/* What a policy's enqueue has said of one; where it said nothing all stays. The key lies in word. */
+void bt_queue_take_word(bt_fair_item_t *item, uint64_t *timeout_ms_p,
+                        const bt_policy_queueing_t *word);
 
 typedef struct bt_queue_join {
     bt_fair_ahead_t ahead; /* as it came */
