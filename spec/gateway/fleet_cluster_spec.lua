@@ -8,7 +8,6 @@ local json = require("gateway.support.json")
 local pace = require("gateway.support.pace")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
-local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local BODY = '{"model":"sim","prompt":"hello there","max_tokens":1}'
@@ -29,7 +28,7 @@ describe("gateways that share a Redis Cluster", function()
   end)
 
   after_each(function()
-    rig.stop_gateways(gateways)
+    fleet.stop_gateways(gateways)
     proc.kill_all()
   end)
 

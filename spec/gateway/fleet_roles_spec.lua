@@ -7,7 +7,6 @@ local json = require("gateway.support.json")
 local pace = require("gateway.support.pace")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
-local rig = require("gateway.support.rig")
 
 local SGLANG = ",engine=sglang,ttft=1,itl=1"
 local CAN = { "role=prefill,count=2,role_switch=1" .. SGLANG, "role=decode,count=2,role_switch=1" .. SGLANG }
@@ -107,7 +106,7 @@ describe("roles in a fleet", function()
   end)
 
   after_each(function()
-    rig.stop_gateways(gateways)
+    fleet.stop_gateways(gateways)
     proc.kill_all()
   end)
 

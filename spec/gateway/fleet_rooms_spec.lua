@@ -8,7 +8,6 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
-local rig = require("gateway.support.rig")
 local gateway_managed = require("gateway.support.gateway_managed")
 
 local PATH = "/v1/completions"
@@ -81,7 +80,7 @@ describe("the rooms of a fleet", function()
   after_each(function()
     for _, g in ipairs(gateways) do
       g.gateway:kill(proc.SIGCONT)
-      rig.stop_gateway(g.gateway)
+      fleet.stop_gateway(g.gateway)
     end
     proc.kill_all()
   end)
@@ -120,7 +119,7 @@ describe("the rooms of a fleet", function()
       return out, rooms
     end
     for _, g in ipairs(out) do
-      rig.stop_gateway(g.gateway)
+      fleet.stop_gateway(g.gateway)
     end
     return start(names, expiry_ms)
   end

@@ -7,7 +7,6 @@ local issuer = require("gateway.support.issuer")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
-local rig = require("gateway.support.rig")
 
 local WORKERS = { "role=hybrid,ttft=1,itl=1" }
 local BODY = '{"model":"sim","prompt":"x","max_tokens":1}'
@@ -503,7 +502,7 @@ describe("keys in the store of a fleet", function()
 
   after_each(function()
     for _, g in ipairs(gateways) do
-      rig.stop_gateway(g.process)
+      fleet.stop_gateway(g.process)
     end
     gateways = {}
     stop()

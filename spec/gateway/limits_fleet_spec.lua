@@ -8,7 +8,6 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
-local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local BODY = '{"model":"sim","prompt":[1,2,3,4,5],"max_tokens":2}'
@@ -23,7 +22,7 @@ describe("limits of a fleet", function()
 
   after_each(function()
     for _, g in ipairs(gateways) do
-      rig.stop_gateway(g.gateway)
+      fleet.stop_gateway(g.gateway)
     end
     proc.kill_all()
   end)

@@ -7,7 +7,6 @@ local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
 local puppet = require("gateway.support.puppet")
-local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local ANSWER = '{"id":"x","choices":[{"index":0,"text":"fine","finish_reason":"length"}]}'
@@ -126,7 +125,7 @@ describe("those that wait", function()
       local ended = process
       process = nil
       http.hang_up(port)
-      rig.stop_gateway(ended)
+      fleet.stop_gateway(ended)
     end
   end)
 

@@ -6,7 +6,6 @@ local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local proc = require("gateway.support.proc")
 local puppet = require("gateway.support.puppet")
-local rig = require("gateway.support.rig")
 
 local PATH = "/v1/completions"
 local ANSWER = '{"id":"x","choices":[{"index":0,"text":"fine","finish_reason":"length"}]}'
@@ -86,7 +85,7 @@ describe("--queue-size", function()
       local ended = process
       process = nil
       http.hang_up(port)
-      rig.stop_gateway(ended)
+      fleet.stop_gateway(ended)
     end
   end)
 
@@ -145,7 +144,7 @@ describe("--queue-size", function()
       assert.equal(want, refused.status)
       assert.equal("1", refused:header("retry-after"))
       serve(running, first)
-      rig.stop_gateway(process)
+      fleet.stop_gateway(process)
     end
   end)
 

@@ -44,7 +44,7 @@ describe("one worker", function()
   end
 
   after_each(function()
-    rig.stop_gateway(gateway)
+    fleet.stop_gateway(gateway)
     w:stop()
   end)
 

@@ -326,17 +326,35 @@ function fleet.metric(admin_port, line_begin, text)
   end
 end
 
--- The gateway must end by itself and cleanly: a sanitizer's findings are exit codes too.
-function Fleet:stop()
-  http.hang_up(self.port)
-  local code, signal = self.gateway:stop(10)
-  self.sim.process:stop(5)
-  local err = self.gateway:stderr()
+-- It must end by itself, cleanly, and not before it is asked: a sanitizer's findings are exit codes too. One that the
+-- spec has killed has ended well.
+function fleet.stop_gateway(process)
+  if process.was_killed and not process:is_alive() then
+    return
+  end
+  local code, signal = process:stop(10)
+  local err = process:stderr()
   if err:find("Sanitizer", 1, true) or err:find("runtime error", 1, true) then
     error("the gateway's sanitizer says:\n" .. err:sub(-6000), 2)
   end
   if code ~= 0 then
     error(("the gateway ended with code %s, signal %s\n%s"):format(tostring(code), tostring(signal), err:sub(-3000)), 2)
+  end
+end
+
+-- Of a list of { gateway = process }.
+function fleet.stop_gateways(gateways)
+  for _, g in ipairs(gateways) do
+    fleet.stop_gateway(g.gateway)
+  end
+end
+
+function Fleet:stop()
+  http.hang_up(self.port)
+  local ok, why = pcall(fleet.stop_gateway, self.gateway)
+  self.sim.process:stop(5)
+  if not ok then
+    error(why, 0)
   end
 end
 

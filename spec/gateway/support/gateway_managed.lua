@@ -13,7 +13,6 @@ local fleet = require("gateway.support.fleet")
 local http = require("gateway.support.http")
 local json = require("gateway.support.json")
 local proc = require("gateway.support.proc")
-local rig = require("gateway.support.rig")
 
 local gateway_managed = {}
 
@@ -98,7 +97,7 @@ end
 
 -- The gateway as it was, with another process.
 function Managed:restart()
-  rig.stop_gateway(self.gateway)
+  fleet.stop_gateway(self.gateway)
   start_gateway(self, self.transfer_port)
 end
 
@@ -173,7 +172,7 @@ function Managed:wait_idle()
 end
 
 function Managed:stop()
-  rig.stop_gateway(self.gateway)
+  fleet.stop_gateway(self.gateway)
   for _, w in ipairs(self.sim.list) do
     self.sims[w.name].process:stop(5)
   end

@@ -18,7 +18,6 @@ local json = require("gateway.support.json")
 local pace = require("gateway.support.pace")
 local proc = require("gateway.support.proc")
 local redis = require("gateway.support.redis")
-local rig = require("gateway.support.rig")
 
 local replicas = {}
 
@@ -280,7 +279,7 @@ end
 function Replicas:stop()
   for _, one in ipairs(self) do
     one:thaw()
-    rig.stop_gateway(one.process)
+    fleet.stop_gateway(one.process)
   end
   self.sim.process:stop(5)
   if self.redis.process:is_alive() then

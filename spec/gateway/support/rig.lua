@@ -97,30 +97,7 @@ end
 function Rig:stop()
   puppet.close_all()
   http.hang_up(self.port)
-  rig.stop_gateway(self.gateway)
-end
-
--- It must end by itself, cleanly, and not before it is asked: a sanitizer's findings are exit codes too. One that the
--- spec has killed has ended well.
-function rig.stop_gateway(process)
-  if process.was_killed and not process:is_alive() then
-    return
-  end
-  local code, signal = process:stop(10)
-  local err = process:stderr()
-  if err:find("Sanitizer", 1, true) or err:find("runtime error", 1, true) then
-    error("the gateway's sanitizer says:\n" .. err:sub(-6000), 2)
-  end
-  if code ~= 0 then
-    error(("the gateway ended with code %s, signal %s\n%s"):format(tostring(code), tostring(signal), err:sub(-3000)), 2)
-  end
-end
-
--- Of a list of { gateway = process }.
-function rig.stop_gateways(gateways)
-  for _, g in ipairs(gateways) do
-    rig.stop_gateway(g.gateway)
-  end
+  fleet.stop_gateway(self.gateway)
 end
 
 return rig
