@@ -312,41 +312,42 @@ static void an_answer_that_has_lost_bytes_does_not_end_well(void **state)
     assert_false(seen.streams[1].ended);
 }
 
-/* The rest of a refused request is dropped as long as it comes soon: a reset behind the answer would be the answer to some clients. */
-static void a_refused_body_is_dropped(void **state)
+static void refuse_body(uint64_t dropped_ms)
 {
     bt_server_config_t config;
 
     bt_server_config_defaults(&config);
-    config.refused_body_ms = 600000;
+    config.refused_body_ms = dropped_ms;
     restart_http2(config);
     w.refuse_with = 413;
     say_head(END_HEADERS, 1, POST);
-    SEEN(seen.streams[1].ended);
-    assert_int_equal(seen.streams[1].status, 413);
-    say_frame(DATA, END_STREAM, 1, "abc", 3);
+}
+
+static void another_is_served(void)
+{
     w.refuse_with = 0;
     say_head(WHOLE, 3, GET);
     SEEN(seen.streams[3].ended);
     assert_int_equal(w.requests, 1);
+}
+
+/* The rest of a refused request is dropped as long as it comes soon: a reset behind the answer would be the answer to some clients. */
+static void a_refused_body_is_dropped(void **state)
+{
+    refuse_body(600000);
+    SEEN(seen.streams[1].ended);
+    assert_int_equal(seen.streams[1].status, 413);
+    say_frame(DATA, END_STREAM, 1, "abc", 3);
+    another_is_served();
     assert_int_equal(seen.streams[1].reset, NEVER);
 }
 
 static void a_refused_body_that_does_not_come_is_reset(void **state)
 {
-    bt_server_config_t config;
-
-    bt_server_config_defaults(&config);
-    config.refused_body_ms = 20;
-    restart_http2(config);
-    w.refuse_with = 413;
-    say_head(END_HEADERS, 1, POST);
+    refuse_body(20);
     SEEN(seen.streams[1].reset == NGHTTP2_NO_ERROR);
     assert_int_equal(seen.streams[1].status, 413);
-    w.refuse_with = 0;
-    say_head(WHOLE, 3, GET);
-    SEEN(seen.streams[3].ended);
-    assert_int_equal(w.requests, 1);
+    another_is_served();
 }
 
 /* ---- back-pressure ---- */

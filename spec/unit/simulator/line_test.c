@@ -49,6 +49,11 @@ static void ended_at(unsigned request, double ms)
          1000 * (double) out->results[request].came_s + (double) out->results[request].total_ms);
 }
 
+static void refused(unsigned request)
+{
+    assert_false(out->results[request].is_served || out->results[request].is_failed);
+}
+
 static void test_classes(void **state)
 {
     const bt_sim_class_result_t *low = &out->classes[BT_FAIR_LOW];
@@ -107,8 +112,8 @@ static void test_a_full_line(void **state)
     come(3, 16, 0); /* takes the normal one's */
     run();
     ended_at(3, 68);
-    assert_false(out->results[1].is_served || out->results[1].is_failed);
-    assert_false(out->results[2].is_served || out->results[2].is_failed);
+    refused(1);
+    refused(2);
     assert_int_equal(out->classes[BT_FAIR_NORMAL].ends[BT_QUEUE_PUT_OUT], 1);
     assert_int_equal(out->classes[BT_FAIR_LOW].ends[BT_QUEUE_FULL], 1);
 }
@@ -119,7 +124,7 @@ static void test_a_wait_ends(void **state)
     come(1, 32, 7); /* until 31 ms */
     come(14, 32, 7);
     run();
-    assert_false(out->results[1].is_served || out->results[1].is_failed);
+    refused(1);
     ended_at(2, 84);
     assert_int_equal(out->classes[BT_FAIR_NORMAL].ends[BT_QUEUE_TIMEOUT], 1);
 }
@@ -136,7 +141,7 @@ static void test_a_wait_that_would_be_too_long(void **state)
     come(211, 32, 7);
     run();
     ended_at(5, 252);
-    assert_false(out->results[6].is_served || out->results[6].is_failed);
+    refused(6);
     assert_int_equal(normal->ends[BT_QUEUE_TOO_LONG], 1);
     assert_int_equal(normal->ends[BT_QUEUE_TIMEOUT], 1);
     assert_int_equal(normal->predicted, 1);
